@@ -1,0 +1,1 @@
+"""What people write: machines and operators, checked at the border."""
