@@ -1,0 +1,184 @@
+"""Exact counts of what a buffer moves, and lower bounds of them that hold whatever the tiles further out.
+
+Enter components and tile sizes; leave integers. `count` is exact for a whole chain of tiles, ragged tails, clipped halos,
+stride gaps and dilation included: it enumerates the pieces of each dim and counts. `moved_bounds` needs the buffer's own
+tile only: the pieces of a dim at that place, however they came about, are at least `ceil(extent / tile)` in number and at
+most `tile` long, and the cheapest way to cut the extent into such pieces is found by dynamic programming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.tiling.problem import Axis, Component
+
+Integers = NDArray[np.int64]
+PROGRAM_LIMIT = 8_000_000
+"""Most pieces (combinations of start and size) for the dynamic program; beyond, a coarser bound and refinement serve."""
+CHAIN_LIMIT = 20_000
+"""Most work for one exact bound on a pair of tiles; beyond, a formula serves."""
+
+
+def footprint(component: Component, tile: Mapping[str, int]) -> int:
+    """Lattice points that the nominal tile spans, not clipped (a factor of the buffer's footprint)."""
+    return prod(_points(axis, tile) for axis in component.axes)
+
+
+def _points(axis: Axis, tile: Mapping[str, int]) -> int:
+    step = gcd(*(abs(a) for d, a in axis.terms if tile[d] > 1)) or 1
+    return sum(abs(a) * (tile[d] - 1) for d, a in axis.terms) // step + 1
+
+
+@lru_cache(maxsize=65536)
+def piece_sizes(extent: int, chain: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """(size, how many) of the pieces that a chain of nominal tiles, outermost first, cuts an extent into."""
+    sizes = {extent: 1}
+    for tile in chain:
+        cut: dict[int, int] = {}
+        for size, times in sizes.items():
+            whole, rest = divmod(size, tile)
+            if whole:
+                cut[tile] = cut.get(tile, 0) + whole * times
+            if rest:
+                cut[rest] = cut.get(rest, 0) + times
+        sizes = cut
+    return tuple(sizes.items())
+
+
+def piece_count(extent: int, chain: tuple[int, ...]) -> int:
+    """Number of pieces: the visits that a dim contributes."""
+    return sum(times for _, times in piece_sizes(extent, chain))
+
+
+def pieces(extent: int, chain: tuple[int, ...]) -> tuple[Integers, Integers]:
+    """Starts and sizes of the pieces, in order."""
+    starts, sizes = np.zeros(1, np.int64), np.full(1, extent, np.int64)
+    for tile in chain:
+        counts = -(-sizes // tile)
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts, sizes = np.repeat(starts, counts) + within * tile, np.minimum(tile, np.repeat(sizes, counts) - within * tile)
+    return starts, sizes
+
+
+def moved_points(component: Component, extents: Mapping[str, int], chains: Mapping[str, tuple[int, ...]]) -> int:
+    """Lattice points inside the operand, summed over all visits: exact for a chain of tiles per dim down to the buffer's own.
+
+    For a dim that the operand lacks this is the number of pieces: each of them moves the same points again.
+    """
+    if component.plain:
+        (dim,) = component.dims
+        return extents[dim] if component.axes else piece_count(extents[dim], chains[dim])
+    return int(_clipped_points(component, [pieces(extents[d], chains[d]) for d in component.dims]).sum())
+
+
+def _clipped_points(component: Component, cut: Sequence[tuple[Integers, Integers]]) -> Integers:
+    """Lattice points inside the operand for each combination of pieces: one array axis a dim."""
+    rank = len(component.dims)
+    starts: dict[str, Integers] = {}
+    sizes: dict[str, Integers] = {}
+    for i, (dim, (start, size)) in enumerate(zip(component.dims, cut, strict=True)):
+        shape = [-1 if i == j else 1 for j in range(rank)]
+        starts[dim], sizes[dim] = start.reshape(shape), size.reshape(shape)
+    total: Integers = np.ones([1] * rank, np.int64)
+    for axis in component.axes:
+        total = total * _axis_points(axis, starts, sizes)
+    return np.broadcast_to(total, np.broadcast_shapes(*(s.shape for s in sizes.values())))
+
+
+def _axis_points(axis: Axis, starts: Mapping[str, Integers], sizes: Mapping[str, Integers]) -> Integers:
+    step: Integers = np.zeros((), np.int64)
+    span: Integers = np.zeros((), np.int64)
+    lowest: Integers = np.full((), axis.offset, np.int64)
+    for dim, a in axis.terms:
+        step = np.gcd(step, np.where(sizes[dim] > 1, abs(a), 0))
+        span = span + abs(a) * (sizes[dim] - 1)
+        lowest = lowest + a * (starts[dim] + (sizes[dim] - 1 if a < 0 else 0))
+    step = np.maximum(step, 1)
+    first = np.maximum(0, -(lowest // step))
+    last = np.minimum(span // step, (axis.size - 1 - lowest) // step)
+    return np.maximum(0, last - first + 1)
+
+
+def moved_bounds(component: Component, extents: Mapping[str, int], values: Mapping[str, Sequence[int]]) -> Integers:
+    """Points moved that no chain of tiles ending in these values can undercut: one array axis a dim, indexed as its values."""
+    sizes = tuple(extents[d] for d in component.dims)
+    return _moved_bounds(component, sizes, tuple(tuple(values[d]) for d in component.dims))
+
+
+@lru_cache(maxsize=256)
+def _moved_bounds(component: Component, extents: tuple[int, ...], values: tuple[tuple[int, ...], ...]) -> Integers:
+    if prod(e * e for e in extents) > PROGRAM_LIMIT:
+        return np.full([len(v) for v in values], _touched(component, extents), np.int64)
+    points = _clipped_points(component, [_all_pieces(e) for e in extents])
+    return _cheapest_cuts(points.reshape([n for e in extents for n in (e, e)]), values)
+
+
+def pieces_at_least(extent: int, outer: range, inner: range) -> int:
+    """Fewest pieces that any chain with a tile of `outer` somewhere above one of `inner` cuts an extent into.
+
+    Small boxes by dynamic programming over the sizes that may occur between; for the rest it is enough that the first
+    piece is as long as the outer tile.
+    """
+    if extent * len(outer) * len(inner) <= CHAIN_LIMIT:
+        return min(_fewest(extent, t, u) for t in outer for u in inner if u <= t)
+    t, u = np.array(outer)[:, None], np.array(inner)[None, :]
+    bounds = -(-t // u) + -(-(extent - t) // u)
+    return int(bounds[u <= t].min())
+
+
+@lru_cache(maxsize=65536)
+def _fewest(extent: int, outer: int, inner: int) -> int:
+    """Fewest pieces of `inner` under a tile of `outer`, whatever tiles are above; each size may choose these anew."""
+    sizes = np.arange(extent + 1)
+    best = -(-sizes // inner)
+    for size in range(outer + 1, extent + 1):
+        tiles = sizes[outer:size]
+        best[size] = (size // tiles * best[tiles] + best[size % tiles]).min()
+    return int(best[extent])
+
+
+def _all_pieces(extent: int) -> tuple[Integers, Integers]:
+    """Every piece of `[0, extent)`: start-major, sizes 1..extent; those that stick out are cut to fit."""
+    starts = np.repeat(np.arange(extent), extent)
+    sizes = np.tile(np.arange(1, extent + 1), extent)
+    return starts, np.minimum(sizes, extent - starts)
+
+
+def _cheapest_cuts(costs: Integers, values: Sequence[Sequence[int]]) -> Integers:
+    """Cheapest way to cut every dim into pieces no longer than a value: axes (start, size) a dim in, (value) a dim out.
+
+    One dim after the other: the program for an earlier dim may cut it in another way for each piece of the later ones,
+    which can only lower the bound.
+    """
+    for i, tiles in enumerate(values):
+        grid = np.moveaxis(costs, (i, i + 1), (-2, -1))
+        costs = np.stack([_cheapest_cut(grid, tile) for tile in tiles], axis=i)
+    return costs
+
+
+def _cheapest_cut(grid: Integers, tile: int) -> Integers:
+    """Shortest path over the cut points of one dim: `grid[..., start, size - 1]` is the cost of a piece."""
+    extent = grid.shape[-1]
+    best = np.zeros((*grid.shape[:-2], extent + 1), np.int64)
+    for start in range(extent - 1, -1, -1):
+        longest = min(tile, extent - start)
+        best[..., start] = (grid[..., start, :longest] + best[..., start + 1 : start + longest + 1]).min(axis=-1)
+    return best[..., 0]
+
+
+def _touched(component: Component, extents: Sequence[int]) -> int:
+    """Points that are read at all, for extents too long for the program: each is fetched at least once."""
+    points = 1
+    for axis in component.axes:
+        reached = np.full(1, axis.offset, np.int64)
+        for dim, a in axis.terms:
+            extent = extents[component.dims.index(dim)]
+            reached = np.unique(reached[:, None] + a * np.arange(extent)[None, :])
+        points *= int(np.count_nonzero((reached >= 0) & (reached < axis.size)))
+    return points
