@@ -13,9 +13,9 @@ from math import prod
 
 import numpy as np
 
-from planner.tiling.model import BoxCut, Choice, Kind, PairCut, Stage, cell_ends, moved_cells
-from planner.tiling.problem import SMALL_EXTENT, Buffer, Component, Problem
-from planner.tiling.tables import Integers, footprint, moved_points, piece_count, pieces_at_least
+from planner.tiling.model import BoxCut, Choice, Kind, Stage, moved_cells, tie_scale
+from planner.tiling.problem import Buffer, Component, Problem
+from planner.tiling.tables import Integers, footprint, moved_points, piece_count
 
 BOX_LIMIT, SLOW_BOX_LIMIT = 1_000_000, 2_000
 """Most chains of tiles to count for one cut: in one numpy expression, and where each has to be counted by itself."""
@@ -93,8 +93,7 @@ def stage_costs(problem: Problem, costs: Mapping[int, BufferCost]) -> dict[Stage
     outermost = [c for b, c in costs.items() if problem.buffers[b].outer is None]
     return {
         "traffic": sum(c.read_bytes + c.written_bytes for c in outermost),
-        "transfers": sum(c.loads + c.stores for c in costs.values()),
-        "footprint": sum(c.size_bytes for c in costs.values()),
+        "ties": sum((c.loads + c.stores) * tie_scale(problem) + c.size_bytes for c in costs.values()),
     }
 
 
@@ -103,18 +102,16 @@ class Knowledge:
     """What the model may use: values of each dim, and cuts. It only grows, and the model's bound with it."""
 
     values: dict[str, tuple[int, ...]]
-    pair_cuts: list[PairCut] = field(default_factory=list[PairCut])
     box_cuts: list[BoxCut] = field(default_factory=list[BoxCut])
 
     def learn(self, problem: Problem, choice: Choice) -> bool:
         """Compare each factor that the model assumed with the exact one; False if they agree everywhere."""
         student = _Student(problem, self, choice)
         student.study()
-        self.pair_cuts += student.pair_cuts
         self.box_cuts += student.box_cuts
         for dim, sizes in student.splits.items():
             self.values[dim] = tuple(sorted({*self.values[dim], *sizes}))
-        return bool(student.pair_cuts or student.box_cuts)
+        return bool(student.box_cuts)
 
 
 @dataclass(slots=True)
@@ -122,7 +119,6 @@ class _Student:
     problem: Problem
     known: Knowledge
     choice: Choice
-    pair_cuts: dict[PairCut, None] = field(default_factory=dict[PairCut, None])
     box_cuts: list[BoxCut] = field(default_factory=list[BoxCut])
     splits: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
 
@@ -133,7 +129,7 @@ class _Student:
             chain = chains(order, self.choice.tiles, index)
             for dim, extent in self.problem.extents.items():
                 assumed = self._assumed_pieces(b, dim)
-                if piece_count(extent, chain[dim]) > assumed and not self._study_pairs(dim, chain[dim], assumed):
+                if piece_count(extent, chain[dim]) > assumed:
                     self._study_box(b, Component((dim,), (), plain=True), "pieces", order)
             for component in b.components:
                 if not component.plain:
@@ -145,9 +141,7 @@ class _Student:
 
     def _assumed_pieces(self, b: Buffer, dim: str) -> int:
         own = self.choice.tiles[b.index][dim]
-        above = {self.choice.tiles[a][dim] for a in self.choice.above[b.index]}
-        pairs = [c.at_least for c in self.known.pair_cuts if c.dim == dim and c.inner == own and c.outer in above]
-        return max(-(-self.problem.extents[dim] // own), *pairs, self._assumed_box(b, (dim,), "pieces"))
+        return max(-(-self.problem.extents[dim] // own), self._assumed_box(b, (dim,), "pieces"))
 
     def _assumed_points(self, b: Buffer, component: Component) -> int:
         table = moved_cells(self.problem, self.known.values, component)
@@ -166,19 +160,6 @@ class _Student:
         return max(applying, default=0)
 
     # What there is to learn -----------------------------------------------------------------------------------------
-
-    def _study_pairs(self, dim: str, chain: tuple[int, ...], assumed: int) -> bool:
-        """A pair of tiles may explain the pieces, whichever buffers hold them."""
-        extent, found = self.problem.extents[dim], False
-        if extent > SMALL_EXTENT:
-            return False
-        ends = dict(zip(self.known.values[dim], cell_ends(self.known.values[dim], extent), strict=True))
-        for tile in chain[:-1]:
-            least = pieces_at_least(extent, range(tile, ends[tile] + 1), range(chain[-1], ends[chain[-1]] + 1))
-            if least > assumed:
-                self.pair_cuts[PairCut(dim, tile, chain[-1], least)] = None
-                found = True
-        return found
 
     def _study_box(self, b: Buffer, component: Component, kind: Kind, order: Sequence[int]) -> None:
         """Grow a box of tiles around the chosen ones within which the count is never less; it ends where cells end."""

@@ -38,11 +38,11 @@ class Search:
         limits = dict(limits)
         while True:
             t0 = time.time()
-            model = Model(self.problem, self.known.values, buffers, limits, self.known.pair_cuts, self.known.box_cuts)
+            model = Model(self.problem, self.known.values, buffers, limits, self.known.box_cuts)
             t1 = time.time()
             outcome = model.minimise(stage, self.settings, at_least=at_least, hint=hint)
             self.calls += 1
-            self.log.append((stage, len(buffers), outcome.status, outcome.value, round(t1 - t0, 3), round(time.time() - t1, 3), len(self.known.pair_cuts),len(self.known.box_cuts)))
+            self.log.append((stage, len(buffers), outcome.status, outcome.value, round(t1 - t0, 3), round(time.time() - t1, 3), len(self.known.box_cuts)))
             if outcome.choice is None:
                 if best is not None and outcome.status == "infeasible":
                     return Outcome("optimal", best.value, best.value, best.choice)

@@ -21,9 +21,6 @@ from planner.tiling.problem import Axis, Component
 Integers = NDArray[np.int64]
 PROGRAM_LIMIT = 8_000_000
 """Most pieces (combinations of start and size) for the dynamic program; beyond, a coarser bound and refinement serve."""
-CHAIN_LIMIT = 20_000
-"""Most work for one exact bound on a pair of tiles; beyond, a formula serves."""
-
 
 def footprint(component: Component, tile: Mapping[str, int]) -> int:
     """Lattice points that the nominal tile spans, not clipped (a factor of the buffer's footprint)."""
@@ -117,30 +114,6 @@ def _moved_bounds(component: Component, extents: tuple[int, ...], values: tuple[
         return np.full([len(v) for v in values], _touched(component, extents), np.int64)
     points = _clipped_points(component, [_all_pieces(e) for e in extents])
     return _cheapest_cuts(points.reshape([n for e in extents for n in (e, e)]), values)
-
-
-def pieces_at_least(extent: int, outer: range, inner: range) -> int:
-    """Fewest pieces that any chain with a tile of `outer` somewhere above one of `inner` cuts an extent into.
-
-    Small boxes by dynamic programming over the sizes that may occur between; for the rest it is enough that the first
-    piece is as long as the outer tile.
-    """
-    if extent * len(outer) * len(inner) <= CHAIN_LIMIT:
-        return min(_fewest(extent, t, u) for t in outer for u in inner if u <= t)
-    t, u = np.array(outer)[:, None], np.array(inner)[None, :]
-    bounds = -(-t // u) + -(-(extent - t) // u)
-    return int(bounds[u <= t].min())
-
-
-@lru_cache(maxsize=65536)
-def _fewest(extent: int, outer: int, inner: int) -> int:
-    """Fewest pieces of `inner` under a tile of `outer`, whatever tiles are above; each size may choose these anew."""
-    sizes = np.arange(extent + 1)
-    best = -(-sizes // inner)
-    for size in range(outer + 1, extent + 1):
-        tiles = sizes[outer:size]
-        best[size] = (size // tiles * best[tiles] + best[size % tiles]).min()
-    return int(best[extent])
 
 
 def _all_pieces(extent: int) -> tuple[Integers, Integers]:
