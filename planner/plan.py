@@ -104,9 +104,8 @@ class Statistics:
     """How the solve went. Not part of the plan file: two runs give the same plan, not the same times."""
 
     wall_s: float = 0.0
-    orders: int = 0
-    orders_solved: int = 0
     solver_calls: int = 0
+    cuts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +120,8 @@ class Plan:
     buffers: tuple[PlannedBuffer, ...] = ()
     links: tuple[Link, ...] = ()
     shortages: tuple[Shortage, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """For an infeasible plan with no shortage: demands of the user that exclude each other."""
     ties_proved: bool = True
     """Whether, among plans of equal cost, this one is proved to have the fewest transfers, then the smallest footprint."""
     statistics: Statistics = field(default_factory=Statistics, compare=False)

@@ -19,6 +19,8 @@ from planner.tiling.tables import Integers, footprint, moved_points, piece_count
 
 BOX_LIMIT, SLOW_BOX_LIMIT = 1_000_000, 2_000
 """Most chains of tiles to count for one cut: in one numpy expression, and where each has to be counted by itself."""
+BOXES_AT_ONCE = 12
+"""Most cuts from one disagreement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ class Knowledge:
     values: dict[str, tuple[int, ...]]
     box_cuts: list[BoxCut] = field(default_factory=list[BoxCut])
 
+    @property
+    def size(self) -> int:
+        """How many cuts there are."""
+        return len(self.box_cuts)
+
     def learn(self, problem: Problem, choice: Choice) -> bool:
         """Compare each factor that the model assumed with the exact one; False if they agree everywhere."""
         student = _Student(problem, self, choice)
@@ -131,7 +138,8 @@ class _Student:
                 assumed = self._assumed_pieces(b, dim)
                 if piece_count(extent, chain[dim]) > assumed:
                     self._study_box(b, Component((dim,), (), plain=True), "pieces", order)
-            for component in b.components:
+            # Inner buffers move nothing from the backing store: what they move is in no stage.
+            for component in b.components if b.outer is None else ():
                 if not component.plain:
                     exact = moved_points(component, self.problem.extents, chain)
                     if exact > self._assumed_points(b, component):
@@ -169,17 +177,30 @@ class _Student:
         chosen = [self.choice.tiles[a][d] for a, d in sides]
         ranges = self._ranges(component, sides, chosen)
         counts = _counts(self.problem, component, kind, sides, ranges)
-        here = [t - r.start for t, r in zip(chosen, ranges, strict=True)]
-        lows, highs = _grow(counts, here)
-        box = tuple(
-            (a, d, r.start + low, r.start + high)
-            for (a, d), r, low, high in zip(sides, ranges, lows, highs, strict=True)
-        )
-        self.box_cuts.append(BoxCut(b.index, component.dims, kind, above, box, int(counts[tuple(here)])))
-        for _, d, low, high in box:
-            for start in (low, high + 1):
-                if start <= self.problem.extents[d] and start not in self.known.values[d]:
-                    self.splits.setdefault(d, set()).add(start)
+        assumed = self._assumed_pieces(b, component.dims[0]) if kind == "pieces" else self._assumed_points(b, component)
+        corners = [tuple(t - r.start for t, r in zip(chosen, ranges, strict=True))]
+        seen: set[tuple[int, ...]] = set()
+        while corners and len(seen) < BOXES_AT_ONCE:
+            # Past each end of a box the model would choose next: look there too, rather than meet it a solve later.
+            corner = corners.pop(0)
+            if corner in seen or not assumed < counts[corner] < np.iinfo(np.int64).max:
+                continue
+            seen.add(corner)
+            lows, highs = _grow(counts, corner)
+            sized = [
+                (a, d, r.start + low, r.start + high)
+                for (a, d), r, low, high in zip(sides, ranges, lows, highs, strict=True)
+            ]
+            self.box_cuts.append(BoxCut(b.index, component.dims, kind, above, tuple(sized), int(counts[corner])))
+            for _, d, low, high in sized:
+                for start in (low, high + 1):
+                    if start <= self.problem.extents[d] and start not in self.known.values[d]:
+                        self.splits.setdefault(d, set()).add(start)
+            corners += [
+                (*corner[:i], high + 1, *corner[i + 1 :])
+                for i, high in enumerate(highs)
+                if high + 1 < counts.shape[i]
+            ]
 
     def _ranges(self, component: Component, sides: Sequence[tuple[int, str]], chosen: Sequence[int]) -> list[range]:
         """Tiles with as many pieces of the whole extent as the chosen ones, trimmed so that all can be counted."""

@@ -91,6 +91,7 @@ class Model:
         buffers: Sequence[int],
         limits: Mapping[Stage, int],
         box_cuts: Sequence[BoxCut] = (),
+        fixed: Mapping[int, Mapping[str, int]] | None = None,
     ) -> None:
         self.problem = problem
         self.values = values
@@ -104,7 +105,7 @@ class Model:
         self._joint: dict[tuple[int, tuple[str, ...]], list[cp_model.IntVar]] = {}
         self._factors: dict[tuple[int, tuple[str, ...], Kind], _Factor] = {}
         self._costs: dict[Stage, cp_model.LinearExprT] = {}
-        self._choose_values()
+        self._choose_values(fixed or {})
         self._order_buffers()
         self._stack_tiles()
         self.sizes = {b.index: self._size(b) for b in self.buffers}
@@ -115,11 +116,11 @@ class Model:
 
     # Decisions ------------------------------------------------------------------------------------------------------
 
-    def _choose_values(self) -> None:
-        """Each buffer takes exactly one value per dim, among those that the user's rules leave."""
+    def _choose_values(self, fixed: Mapping[int, Mapping[str, int]]) -> None:
+        """Each buffer takes exactly one value per dim, among those that the user's rules (or `fixed`) leave."""
         for b in self.buffers:
             for dim, sizes in self.values.items():
-                allowed = self.problem.allowed[b.index, dim]
+                allowed = {fixed[b.index][dim]} if b.index in fixed else self.problem.allowed[b.index, dim]
                 literals = [self.cp.new_bool_var(f"{b}.{dim}={t}") for t in sizes]
                 self.cp.add_exactly_one(literals)
                 for literal, t in zip(literals, sizes, strict=True):

@@ -105,7 +105,14 @@ def _axis_points(axis: Axis, starts: Mapping[str, Integers], sizes: Mapping[str,
 def moved_bounds(component: Component, extents: Mapping[str, int], values: Mapping[str, Sequence[int]]) -> Integers:
     """Points moved that no chain of tiles ending in these values can undercut: one array axis a dim, indexed as its values."""
     sizes = tuple(extents[d] for d in component.dims)
-    return _moved_bounds(component, sizes, tuple(tuple(values[d]) for d in component.dims))
+    return _moved_bounds(_anonymous(component), sizes, tuple(tuple(values[d]) for d in component.dims))
+
+
+def _anonymous(component: Component) -> Component:
+    """The component with its dims numbered, so that rows and columns of a picture share one table."""
+    number = {d: str(i) for i, d in enumerate(component.dims)}
+    axes = (Axis(tuple((number[d], a) for d, a in x.terms), x.offset, x.size) for x in component.axes)
+    return Component(tuple(number.values()), tuple(axes), component.plain)
 
 
 @lru_cache(maxsize=256)
