@@ -14,6 +14,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from planner.spec.operator import Operand
+from planner.spec.validate import near_roles
 
 _UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
@@ -96,6 +97,8 @@ class Machine(_Spec):
             if scope.parent not in seen:
                 known = ", ".join(sorted(seen))
                 raise ValueError(f"memory {scope.name} has parent {scope.parent!r}, not declared above it; known: {known}")
+            if scope.parent is not None and (complaint := near_roles(scope.holds or ())):
+                raise ValueError(f"memory {scope.name}: {complaint}")
             if scope.capacity is None:
                 raise ValueError(f"memory {scope.name} has no capacity; write for instance capacity: 32KiB")
             seen.add(scope.name)

@@ -179,6 +179,17 @@ class Operator(_Spec):
             product *= extent
         return product
 
+    @property
+    def padding_value(self) -> int | float:
+        """What an input reads outside its shape: zero, or the least value of the dtype where a maximum is taken."""
+        if self.reduce == "sum":
+            return 0
+        dtype = next(iter(self.factors.values())).dtype
+        if dtype.startswith("float"):
+            return float("-inf")
+        bits = 8 * DTYPE_BYTES[dtype]
+        return 0 if dtype.startswith("u") else -(1 << (bits - 1))
+
     def buffer_element_bytes(self, operand_name: str) -> int:
         """Bytes of one element in an on-chip buffer: output buffers hold accumulator elements."""
         operand = self.operands[operand_name]
