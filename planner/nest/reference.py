@@ -1,0 +1,152 @@
+"""What an operator means, in plain numpy over whole tensors: no tiles, no buffers, nothing shared with the kernel's path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.operator import Operator
+
+Array = NDArray[Any]
+
+
+def random_inputs(operator: Operator, seed: int = 0) -> dict[str, Array]:
+    """Full-range random values for every operand but the output."""
+    generator = np.random.default_rng(seed)
+    made: dict[str, Array] = {}
+    for name, operand in operator.operands.items():
+        if operand.role == "output":
+            continue
+        if operand.dtype.startswith("float"):
+            made[name] = generator.uniform(-1, 1, operand.shape).astype(operand.dtype)
+            continue
+        limits = np.iinfo(operand.dtype)
+        made[name] = generator.integers(limits.min, limits.max, operand.shape, operand.dtype, endpoint=True)
+    return made
+
+
+def reference(operator: Operator, inputs: Mapping[str, Array]) -> Array:
+    """The output for these inputs: exact for integers (which wrap in the accumulator), float64 sums for floats."""
+    dims = [d for d in operator.dims]
+    kept = [d for d in dims if d not in operator.reduction_dims]
+    folded = [d for d in dims if d in operator.reduction_dims]
+    spread = {name: _gather(operator, name, values) for name, values in inputs.items()}
+    total = _reduce(operator, spread, kept, folded)
+    if operator.bias_name is not None:
+        bias = spread[operator.bias_name]
+        total = total + _broadcast(bias, kept).astype(total.dtype)
+    total = total.astype(operator.accumulate)
+    axes = [next(iter(d for d in index.dims if operator.dims[d] > 1), None) for index in operator.output.index]
+    order = [kept.index(d) for d in axes if d is not None]
+    rest = [i for i in range(len(kept)) if i not in order]
+    shaped = total.transpose(order + rest).reshape(operator.output.shape)
+    return _epilogue(operator, shaped)
+
+
+def _gather(operator: Operator, name: str, values: Array) -> tuple[list[str], Array]:
+    """An operand as a function of its dims: padded all round, then read through a strided window."""
+    operand = operator.operands[name]
+    dims = [d for d in operator.dims if d in operand.dims]
+    margins: list[tuple[int, int]] = []
+    for index, size in zip(operand.index, operand.shape, strict=True):
+        reach = [index.offset + sum(min(0, a * (operator.dims[d] - 1)) for d, a in index.terms)]
+        reach.append(index.offset + sum(max(0, a * (operator.dims[d] - 1)) for d, a in index.terms))
+        margins.append((max(0, -reach[0]), max(0, reach[1] - size + 1)))
+    padded = np.pad(values, margins, constant_values=operator.padding_value if operand.role == "input" else 0)
+    strides, offset = [0] * len(dims), 0
+    for (before, _), index, stride in zip(margins, operand.index, padded.strides, strict=True):
+        offset += (index.offset + before) * stride
+        for d, a in index.terms:
+            strides[dims.index(d)] += a * stride
+    flat = padded.reshape(-1).view(np.uint8)
+    window: Array = np.ndarray([operator.dims[d] for d in dims], values.dtype, flat, offset, strides)
+    return dims, window
+
+
+def _broadcast(factor: tuple[list[str], Array], dims: list[str]) -> Array:
+    names, values = factor
+    return values[tuple(slice(None) if d in names else None for d in dims)]
+
+
+def _reduce(operator: Operator, spread: Mapping[str, tuple[list[str], Array]], kept: list[str], folded: list[str]) -> Array:
+    factors = [spread[name] for name in operator.factors]
+    floats = operator.accumulate.startswith("float")
+    if operator.reduce == "sum" and operator.combine == "multiply":
+        letters = {d: i for i, d in enumerate([*kept, *folded])}
+        wide = np.float64 if floats or _exact(operator) else np.int64
+        arguments: list[Any] = []
+        for names, values in factors:
+            arguments += [values.astype(wide), [letters[d] for d in names]]
+        present = [letters[d] for d in kept if any(d in names for names, _ in factors)]
+        total = np.einsum(*arguments, present, optimize=True)
+        total = total[tuple(slice(None) if any(d in names for names, _ in factors) else None for d in kept)]
+        total = np.broadcast_to(total, [operator.dims[d] for d in kept])
+        return total if floats else np.rint(total).astype(np.int64)
+    wide = np.float64 if floats else np.int64
+    combined: Array | None = None
+    for factor in factors:
+        each = _broadcast(factor, [*kept, *folded]).astype(wide)
+        combined = each if combined is None else (combined + each if operator.combine == "add" else combined * each)
+    assert combined is not None
+    whole = np.broadcast_to(combined, [operator.dims[d] for d in (*kept, *folded)])
+    axes = tuple(range(len(kept), len(kept) + len(folded)))
+    return whole.max(axis=axes) if operator.reduce == "max" else whole.sum(axis=axes)
+
+
+def _exact(operator: Operator) -> bool:
+    """Whether no sum of products can leave the integers that float64 holds exactly."""
+    bound = 1
+    for dim in operator.reduction_dims:
+        bound *= operator.dims[dim]
+    for operand in operator.factors.values():
+        limits = np.iinfo(operand.dtype)
+        bound *= max(-int(limits.min), int(limits.max))
+    return bound < 2**53
+
+
+def _epilogue(operator: Operator, sums: Array) -> Array:
+    epilogue, dtype = operator.epilogue, operator.output.dtype
+    floats = operator.accumulate.startswith("float")
+    work = sums if floats else sums.astype(np.int64)
+    if epilogue.average is not None:
+        points = _points(operator)
+        if floats:
+            work = (work / points).astype(sums.dtype)
+        else:
+            quotient, rest = np.divmod(np.abs(work), points)
+            work = np.where(work < 0, -1, 1) * (quotient + (2 * rest >= points))
+    if (q := epilogue.requantise) is not None:
+        scaled = work * q.multiplier
+        work = np.floor_divide(scaled + (2**q.shift // 2), 2**q.shift) + q.zero_point
+    if epilogue.relu:
+        floor = q.zero_point if q is not None else 0
+        work = np.where(work < floor, np.asarray(floor, work.dtype), work)
+    if epilogue.clip is not None:
+        low, high = epilogue.clip
+        work = np.minimum(np.maximum(work, low), high)
+    if dtype.startswith("float"):
+        return work.astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.minimum(np.maximum(np.rint(work) if floats else work, limits.min), limits.max).astype(dtype)
+
+
+def _points(operator: Operator) -> Array:
+    """Points of each averaging window, by counting ones."""
+    average = operator.epilogue.average
+    assert average is not None
+    if not average.valid:
+        return np.array(int(np.prod([operator.dims[d] for d in average.dims])))
+    ones = np.ones(operator.operands[average.operand].shape, np.int64)
+    blank = operator.model_copy(update={"reduce": "sum"})
+    dims, window = _gather(blank, average.operand, ones)
+    axes = tuple(dims.index(d) for d in average.dims if d in dims)
+    counts = window.sum(axis=axes)
+    left = [d for d in dims if d not in average.dims]
+    order = [next(iter(d for d in index.dims if operator.dims[d] > 1), None) for index in operator.output.index]
+    picked = [left.index(d) for d in order if d in left]
+    spare = [i for i in range(len(left)) if i not in picked]
+    shape = [size if d in left else 1 for d, size in zip(order, operator.output.shape, strict=True)]
+    return np.maximum(counts.transpose(picked + spare).reshape(shape), 1)
