@@ -7,10 +7,13 @@ inwards, is the whole mapping; buffers give shape and address; links give the by
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from planner.spec.machine import Machine
 from planner.spec.operator import Operator
+
+if TYPE_CHECKING:
+    from planner.verify import Verification
 
 SCHEMA_VERSION = 1
 
@@ -143,6 +146,47 @@ class Plan:
     def transfers(self) -> int:
         """Transfers over all links."""
         return sum(link.loads + link.stores for link in self.links)
+
+    @property
+    def gap(self) -> float | None:
+        """How far the proved bound lies below the value, as a fraction of the value; None without a plan."""
+        value, bound = self.objective.value, self.objective.bound
+        if value is None or bound is None:
+            return None
+        return (value - bound) / value if value else 0.0
+
+    def verify(self, seed: int = 0) -> Verification:
+        """Check the plan and run its kernel on random inputs; VerificationError if anything is wrong."""
+        from planner.verify import verify
+
+        return verify(self, seed)
+
+    def emit(self, target: str = "python") -> str:
+        """Source text of the kernel; SpecError for an unknown target or a plan without a nest."""
+        from planner.emit import emit
+
+        return emit(self, target)
+
+    def to_json(self) -> str:
+        """The plan file's text: the same for the same plan, byte for byte."""
+        from planner.plan_file import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str, name: str = "plan") -> Plan:
+        """Read a plan file's text; SpecError, with places in `name`, if it is none."""
+        from planner.plan_file import from_json
+
+        return from_json(text, name)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same report as the command line's."""
+        from html import escape
+
+        from planner.report import plan_text
+
+        return f"<pre>{escape(plan_text(self))}</pre>"
 
     def buffer(self, operand: str, memory: str) -> PlannedBuffer:
         """The buffer of an operand in a memory; KeyError if there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,13 @@ def window(values, base, steps, index, dims):
 '''
 
 
+_TAKEN = frozenset(
+    "math np span clip at view window finish plain box total values count place range min max sum abs str len zip dict list "
+    "tuple print int random expected actual different".split()
+)
+"""Names that the module's own code uses."""
+
+
 def emit(kernel: Kernel) -> str:
     """The source of a module with one function, named as the operator, and a self-test under `__main__`."""
     return _Emitter(kernel).module()
@@ -68,6 +76,8 @@ def emit(kernel: Kernel) -> str:
 def identifier(name: str) -> str:
     """A Python name for a name out of a spec."""
     plain = re.sub(r"\W", "_", name)
+    if keyword.iskeyword(plain) or plain in _TAKEN:
+        return f"{plain}_"
     return f"_{plain}" if not plain or plain[0].isdigit() else plain
 
 
@@ -77,7 +87,6 @@ class _Emitter:
 
     def module(self) -> str:
         operator = self.kernel.operator
-        output = operator.output
         inputs = [identifier(n) for n, o in operator.operands.items() if o.role != "output"]
         lines = [
             f'"""Kernel of {operator.name}: {", ".join(f"{d} = {n}" for d, n in operator.dims.items())}.',
@@ -105,7 +114,6 @@ class _Emitter:
             "",
             *self._main(inputs),
         ]
-        del output
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def _prologue(self) -> Iterator[str]:

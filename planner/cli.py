@@ -1,0 +1,257 @@
+"""The command line: solve, verify, emit, explain, schema. Exit status 0 plan, 2 bad input, 3 infeasible, 4 no answer, 1 bug."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import click
+import typer
+from rich.console import Console
+
+from planner import __version__
+from planner.errors import InternalError, SpecError, VerificationError
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+    from planner.spec.machine import Machine
+    from planner.spec.operator import Operator
+    from planner.tiling.solve import Progress
+
+EXIT_BUG, EXIT_INPUT, EXIT_INFEASIBLE, EXIT_UNKNOWN, EXIT_INTERRUPT = 1, 2, 3, 4, 130
+EXIT_OF_STATUS = {"optimal": 0, "feasible": 0, "infeasible": EXIT_INFEASIBLE, "unknown": EXIT_UNKNOWN}
+
+app = typer.Typer(
+    name="planner",
+    help="Plan buffers, tiles and loop order for accelerators with software-managed memories, with proof.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+OperatorFile = Annotated[str, typer.Argument(metavar="OPERATOR", help="Operator file (YAML or JSON).")]
+PlanPath = Annotated[str, typer.Argument(metavar="PLAN", help="Plan file (JSON), as solve -o writes it.")]
+MachineFile = Annotated[str, typer.Option("--machine", "-m", help="Machine file (YAML or JSON).")]
+Output = Annotated[str | None, typer.Option("--output", "-o", help="Write to this file instead of the screen.")]
+TileRules = Annotated[
+    list[str] | None,
+    typer.Option("--tile", help="A demand on a tile: PLACE:DIM=N, %N (multiple of), >=N or <=N; PLACE may be left out."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        print(f"planner {__version__}")
+        raise typer.Exit
+    del context
+
+
+@app.command()
+def solve(
+    operator: OperatorFile,
+    machine: MachineFile,
+    objective: Annotated[str, typer.Option(help="What to minimise.")] = "traffic",
+    tiles: Annotated[str, typer.Option(help="ragged: every integer size; divisors: dividing ones only.")] = "ragged",
+    time_limit: Annotated[float | None, typer.Option(help="Seconds; then the best plan so far, with its bound.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Threads. The plan does not depend on it.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the solver's search.")] = 0,
+    tile: TileRules = None,
+    order: Annotated[str | None, typer.Option(help="Attach points OPERAND@MEMORY,... outermost first.")] = None,
+    no_spill: Annotated[bool, typer.Option("--no-spill", help="Partial sums may not leave a scope and come back.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan file instead of the report.")] = False,
+    output: Output = None,
+) -> None:
+    """Find the cheapest plan and prove it."""
+    from planner.plan_file import write_whole
+    from planner.report import plan_text
+
+    loaded = _demanding(_operator(operator), tile or [], order, no_spill)
+    plan = _solve(loaded, _machine(machine), objective, tiles, time_limit, workers, seed)
+    if output is not None:
+        write_whole(output, plan.to_json())
+    print(plan.to_json() if as_json else plan_text(plan), end="" if as_json else "\n")
+    raise typer.Exit(EXIT_OF_STATUS[plan.status])
+
+
+@app.command()
+def verify(
+    plan: PlanPath,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+) -> None:
+    """Recompute a plan and run its kernel against a plain reference."""
+    found = _plan(plan).verify(seed)
+    print(f"0 of {found.outputs} outputs differ from the reference")
+    print(f"{found.traffic_bytes} B moved from and to the backing store in {found.transfers} transfers over all links:")
+    print("model, check and interpreter agree on every operand")
+
+
+@app.command()
+def emit(
+    plan: PlanPath,
+    target: Annotated[str, typer.Option(help="What to write: python.")] = "python",
+    output: Output = None,
+) -> None:
+    """Write a plan's kernel as source text."""
+    from planner.plan_file import write_whole
+
+    text = _plan(plan).emit(target)
+    if output is None:
+        print(text, end="")
+    else:
+        write_whole(output, text)
+
+
+@app.command()
+def explain(
+    source: Annotated[str, typer.Argument(metavar="PLAN|OPERATOR", help="Plan file, or operator file with --machine.")],
+    machine: Annotated[str | None, typer.Option("--machine", "-m", help="Machine file: solve first.")] = None,
+) -> None:
+    """Say why a plan is as it is, or why there is none."""
+    from planner.report import explain_text
+
+    if machine is None:
+        plan = _plan(source)
+    else:
+        plan = _solve(_operator(source), _machine(machine), "traffic", "ragged", None, None, 0)
+    print(explain_text(plan))
+    raise typer.Exit(EXIT_OF_STATUS[plan.status])
+
+
+@app.command()
+def schema(kind: Annotated[str, typer.Argument(help="machine, operator or plan.")]) -> None:
+    """Print the JSON schema of a kind of file."""
+    from planner.plan_file import plan_schema
+    from planner.spec.load import machine_schema, operator_schema
+
+    known = {"machine": machine_schema, "operator": operator_schema, "plan": plan_schema}
+    if kind not in known:
+        raise SpecError(f"schema {kind!r} is not known; known: {', '.join(known)}")
+    print(json.dumps(known[kind](), indent=1))
+
+
+def _operator(path: str) -> Operator:
+    from planner.spec.load import load_operator
+
+    return load_operator(path)
+
+
+def _machine(path: str) -> Machine:
+    from planner.spec.load import load_machine
+
+    return load_machine(path)
+
+
+def _plan(path: str) -> Plan:
+    from planner.plan_file import load_plan
+
+    return load_plan(path)
+
+
+def _solve(
+    operator: Operator,
+    machine: Machine,
+    objective: str,
+    tiles: Any,
+    time_limit_s: float | None,
+    workers: int | None,
+    seed: int,
+) -> Plan:
+    from planner.tiling.solve import solve
+
+    console = Console(stderr=True, highlight=False)
+
+    def report(progress: Progress) -> None:
+        if progress.elapsed_s >= 1:
+            console.print(f"{progress.elapsed_s:6.1f} s  best {progress.value} B, bound {progress.bound} B")
+
+    return solve(
+        operator,
+        machine,
+        objective=objective,
+        tiles=tiles,
+        time_limit_s=time_limit_s,
+        workers=workers or min(os.cpu_count() or 1, 8),
+        seed=seed,
+        progress=report,
+    )
+
+
+_RULE = re.compile(r"(?:(?P<place>[^:]+):)?\s*(?P<dim>\w+)\s*(?P<sign>=|%|>=|<=)\s*(?P<size>\d+)")
+_RULE_FIELD = {"=": "equals", "%": "multiple_of", ">=": "minimum", "<=": "maximum"}
+
+
+def _demanding(operator: Operator, rules: list[str], order: str | None, no_spill: bool) -> Operator:
+    """The operator with the command line's demands added to its own."""
+    from planner.spec.library import checked
+    from planner.spec.operator import Operator
+
+    data = operator.model_dump(mode="json")
+    demands = data["constraints"]
+    for text in rules:
+        match = _RULE.fullmatch(text.strip())
+        if match is None:
+            raise SpecError(f"--tile {text!r} is no demand; write PLACE:DIM=N, PLACE:DIM%N, DIM>=N or DIM<=N")
+        place, field, size = match["place"] or "*", _RULE_FIELD[match["sign"]], int(match["size"])
+        rule = demands["tiles"].setdefault(place, {}).setdefault(match["dim"], {})
+        if rule.get(field) not in (None, size):
+            raise SpecError(f"--tile {text!r} contradicts {field} {rule[field]}, demanded at the same place")
+        rule[field] = size
+    if order is not None:
+        demands["order"] = [part.strip() for part in order.split(",")]
+    if no_spill:
+        demands["spill"] = False
+    return checked(Operator, data)
+
+
+def main() -> NoReturn:
+    """Entry point: every failure is one message and an exit status, never a traceback."""
+    try:
+        status = app(standalone_mode=False)
+        code = status if isinstance(status, int) else 0
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = EXIT_INPUT
+    except SpecError as error:
+        code = _fail(f"error: {error}", EXIT_INPUT)
+    except VerificationError as error:
+        code = _fail(f"verification failed: {error}", EXIT_BUG)
+    except BrokenPipeError:
+        # The reader has gone: nothing to say, and Python must not complain while it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        code = _fail("interrupted", EXIT_INTERRUPT)
+    except Exception as error:
+        code = _bug(error)
+    sys.exit(code)
+
+
+def _fail(message: str, code: int) -> int:
+    print(message, file=sys.stderr)
+    return code
+
+
+def _bug(error: Exception) -> int:
+    kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
+    if os.environ.get("PLANNER_DEBUG"):
+        traceback.print_exc()
+    return _fail(
+        f"internal error, a bug in the planner: {kind}{error}\nset PLANNER_DEBUG=1 for the traceback, and please report it "
+        "with the two spec files",
+        EXIT_BUG,
+    )
+
+
+if __name__ == "__main__":
+    main()
