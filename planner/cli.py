@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import traceback
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import click
 import typer
 from rich.console import Console
 
@@ -167,9 +167,13 @@ def _solve(
     from planner.tiling.solve import solve
 
     console = Console(stderr=True, highlight=False)
+    last = (0.0, None, 0)
 
     def report(progress: Progress) -> None:
-        if progress.elapsed_s >= 1:
+        nonlocal last
+        before, value, bound = last
+        if progress.elapsed_s >= before + 1 and (value, bound) != (progress.value, progress.bound):
+            last = (progress.elapsed_s, progress.value, progress.bound)
             console.print(f"{progress.elapsed_s:6.1f} s  best {progress.value} B, bound {progress.bound} B")
 
     return solve(
@@ -213,28 +217,24 @@ def _demanding(operator: Operator, rules: list[str], order: str | None, no_spill
 
 def main() -> NoReturn:
     """Entry point: every failure is one message and an exit status, never a traceback."""
+    signal.signal(signal.SIGINT, _interrupted)
     try:
-        status = app(standalone_mode=False)
-        code = status if isinstance(status, int) else 0
-        sys.stdout.flush()
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = EXIT_INPUT
+        app()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
     except SpecError as error:
         code = _fail(f"error: {error}", EXIT_INPUT)
     except VerificationError as error:
         code = _fail(f"verification failed: {error}", EXIT_BUG)
-    except BrokenPipeError:
-        # The reader has gone: nothing to say, and Python must not complain while it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        code = _fail("interrupted", EXIT_INTERRUPT)
     except Exception as error:
         code = _bug(error)
     sys.exit(code)
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    del number, frame
+    sys.exit(_fail("interrupted", EXIT_INTERRUPT))
 
 
 def _fail(message: str, code: int) -> int:

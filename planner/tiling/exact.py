@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from planner.tiling.model import BoxCut, Choice, Kind, Stage, moved_cells, tie_scale
+from planner.tiling.model import BoxCut, Choice, Kind, Stage, cell_ends, moved_cells, tie_scale
 from planner.tiling.problem import Buffer, Component, Problem
 from planner.tiling.tables import Integers, footprint, moved_points, piece_count
 
@@ -148,8 +148,13 @@ class _Student:
     # What the model assumed -----------------------------------------------------------------------------------------
 
     def _assumed_pieces(self, b: Buffer, dim: str) -> int:
-        own = self.choice.tiles[b.index][dim]
-        return max(-(-self.problem.extents[dim] // own), self._assumed_box(b, (dim,), "pieces"))
+        own, extent = self.choice.tiles[b.index][dim], self.problem.extents[dim]
+        end = own if self.problem.divisors else self._cell_end(dim, own)
+        return max(-(-extent // end), self._assumed_box(b, (dim,), "pieces"))
+
+    def _cell_end(self, dim: str, tile: int) -> int:
+        values = self.known.values[dim]
+        return dict(zip(values, cell_ends(values, self.problem.extents[dim]), strict=True))[tile]
 
     def _assumed_points(self, b: Buffer, component: Component) -> int:
         table = moved_cells(self.problem, self.known.values, component)
@@ -203,7 +208,7 @@ class _Student:
             ]
 
     def _ranges(self, component: Component, sides: Sequence[tuple[int, str]], chosen: Sequence[int]) -> list[range]:
-        """Tiles with as many pieces of the whole extent as the chosen ones, trimmed so that all can be counted."""
+        """Tiles in the same cell or with as many pieces of the whole extent, trimmed so that all can be counted."""
         limit = BOX_LIMIT if component.plain else SLOW_BOX_LIMIT
         width = max(1, int(limit ** (1 / len(sides))))
         ranges: list[range] = []
@@ -211,6 +216,7 @@ class _Student:
             extent = self.problem.extents[d]
             pieces = -(-extent // tile)
             low, high = -(-extent // pieces), extent if pieces == 1 else -(-extent // (pieces - 1)) - 1
+            high = max(high, self._cell_end(d, tile))
             ranges.append(range(max(low, tile - width // 2), min(high, tile + width - 1) + 1))
         return ranges
 

@@ -26,7 +26,7 @@ from planner.tiling.tables import Integers, footprint, moved_bounds, moved_point
 Kind = Literal["moved", "pieces"]
 Stage = Literal["traffic", "ties"]
 """What is minimised: the objective, then its tie-break: transfers first, total footprint second, in one number."""
-LARGEST = 2**61
+LARGEST = 2**60
 """Every product must stay below this: CP-SAT refuses models that could overflow 64 bits."""
 
 
@@ -199,7 +199,9 @@ class Model:
 
     def _pieces(self, b: Buffer, dim: str) -> _Factor:
         """Pieces of a dim at a buffer's attach point: what the dim multiplies its visits by."""
-        numbers = [-(-self.problem.extents[dim] // t) for t in self.values[dim]]
+        extent = self.problem.extents[dim]
+        ends = self.values[dim] if self.problem.divisors else cell_ends(self.values[dim], extent)
+        numbers = [-(-extent // t) for t in ends]
         return self._raised((b.index, (dim,), "pieces"), self.chosen[b.index, dim], numbers)
 
     def _raised(
@@ -252,7 +254,7 @@ class Model:
             rest //= factor.low
             low, high = low * factor.low, min(high * factor.high, limit // rest)
             if high > LARGEST:
-                raise SpecError(f"{name} may reach {high}, beyond what the solver can count (2^61); make the operator smaller")
+                raise SpecError(f"{name} may reach {high}, beyond what the solver can count (2^60); make the operator smaller")
             if current is None:
                 current = self.cp.new_int_var(low, high, name)
                 self.cp.add(current == factor.expression)
@@ -350,7 +352,7 @@ class Model:
 
     def _transfers(self, b: Buffer) -> cp_model.LinearExprT:
         """Loads and stores of a buffer. An output's F first visits store only; the F (R - 1) others load and store."""
-        limit = self.limits.get("ties", LARGEST) // tie_scale(self.problem)
+        limit = self.limits.get("ties", LARGEST) // tie_scale(self.problem) // (1 if "ties" in self.limits else len(self.buffers))
         name = f"transfers of {b}"
         reducing = [self._pieces(b, d) for d in self.problem.extents if d in self.problem.reduction]
         rest = [self._pieces(b, d) for d in self.problem.extents if d not in self.problem.reduction]

@@ -20,6 +20,9 @@ from planner.spec.operator import Operand, Operator, TileRule
 SMALL_EXTENT = 32
 """Up to this extent every integer is a value from the start: cheap, and refinement then seldom has to split a cell."""
 
+MOST_VALUES = 100
+"""About as many values a dim has at the start, at most: every `ceil(extent / n)` of extents up to 2500."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -194,13 +197,25 @@ def initial_values(problem: Problem) -> dict[str, tuple[int, ...]]:
         if problem.divisors:
             values[dim] = divisors_of(extent)
             continue
-        chosen = set(range(1, extent + 1)) if extent <= SMALL_EXTENT else set(ceilings_of(extent))
+        chosen = set(range(1, extent + 1)) if extent <= SMALL_EXTENT else set(_thinned(ceilings_of(extent)))
         for buffer in problem.buffers:
             allowed = problem.allowed[buffer.index, dim]
             if allowed:
                 chosen |= _anchors(allowed)
         values[dim] = tuple(sorted(chosen))
     return values
+
+
+def _thinned(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """At most about MOST_VALUES sizes, evenly spread on a logarithmic scale: for huge extents refinement finds the rest."""
+    if len(sizes) <= MOST_VALUES:
+        return sizes
+    ratio = sizes[-1] ** (1 / MOST_VALUES)
+    kept = [sizes[0]]
+    for size in sizes[1:-1]:
+        if size >= kept[-1] * ratio:
+            kept.append(size)
+    return (*kept, sizes[-1])
 
 
 def _anchors(allowed: frozenset[int]) -> set[int]:

@@ -29,10 +29,10 @@ from planner.tiling.model import LARGEST, Choice, Model, Outcome, Settings, Stag
 from planner.tiling.problem import Problem, build_problem, initial_values
 from planner.tiling.realise import realise
 
-TIE_EFFORT, TIE_ROUNDS = 4.0, 40
+TIE_EFFORT, TIE_ROUNDS = 4.0, 20
 """Deterministic seconds of one solve, and rounds of model and exact count, that a part of the tie-break may take. Past
 them the best plan found stands and says that it is not proved the best of its equals."""
-DEEP_EFFORT, DEEP_ROUNDS = 0.3, 6
+DEEP_EFFORT, DEEP_ROUNDS = 0.2, 4
 """The same on machines more than one scope deep."""
 
 
@@ -119,7 +119,7 @@ class Search:
         everything = tuple(b.index for b in self.problem.buffers)
         outermost = tuple(b.index for b in self.problem.buffers if b.outer is None)
         first = everything if self._rules_reach_inwards() else outermost
-        best = self._minimise("traffic", first, self._start(first), self._settings(0.8))
+        best = self._minimise("traffic", first, {}, self._settings(0.8), start=self._start(first))
         if best.status == "infeasible":
             return _infeasible(self.problem, objective, (), conflicts(self.problem))
         if best.value is None or best.bound is None or best.choice is None:
@@ -139,10 +139,13 @@ class Search:
         ruled = any(problem.allowed[b.index, d] is not None for b in problem.buffers for d in problem.extents)
         return bool(inner) and (ruled or bool(problem.order) or any(not b.may_spill for b in inner))
 
-    def _start(self, buffers: Sequence[int]) -> dict[Stage, int]:
-        """A first limit on the traffic of huge operators, whose products would not fit into the solver's integers."""
+    def _start(self, buffers: Sequence[int]) -> Choice | None:
+        """A first plan for huge operators: without a limit on the traffic, products would not fit the solver's integers.
+
+        All buffers take one tile, grown from the smallest for as long as the scopes hold it.
+        """
         if self.problem.operator.macs < LARGEST >> 8:
-            return {}
+            return None
         tile = smallest_tiles(self.problem)
         grown = True
         while grown:
@@ -151,16 +154,18 @@ class Search:
                 trial = {b: {**t, dim: min(2 * t[dim], extent)} for b, t in tile.items()}
                 if trial != tile and not self.problem.divisors and not shortages(self.problem, trial):
                     tile, grown = trial, True
-        costs = buffer_costs(self.problem, {b: tile[b] for b in buffers})
-        return {"traffic": stage_costs(self.problem, costs)["traffic"]}
+        return Choice({b: tile[b] for b in buffers}, {})
 
     def _break_ties(self, traffic: int, everything: Sequence[int], outermost: Sequence[int], choice: Choice) -> Outcome:
         """Fewest transfers, then the smallest footprint, at this traffic."""
         limits: dict[Stage, int] = {"traffic": traffic}
         settings = self._settings(1.0)
+        whole = self._complete(choice)
+        if stage_costs(self.problem, buffer_costs(self.problem, whole.tiles))["ties"] > LARGEST:
+            return Outcome("feasible", None, None, whole)  # beyond what the solver can count
         if len(outermost) == len(everything):
             effort = replace(settings, effort=TIE_EFFORT)
-            return self._minimise("ties", everything, limits, effort, hint=choice, rounds=TIE_ROUNDS)
+            return self._minimise("ties", everything, limits, effort, start=choice, rounds=TIE_ROUNDS)
         effort = replace(settings, effort=DEEP_EFFORT)
         deeper = sorted({b.depth for b in self.problem.buffers} - {0})
         with ThreadPoolExecutor(self.workers) as pool:
@@ -168,7 +173,10 @@ class Search:
             outer = self._minimise("ties", outermost, limits, effort, rounds=DEEP_ROUNDS)
             bound = (outer.bound or 0) + sum(b.result() for b in bounds)
         settled = {b: t for b, t in (outer.choice or choice).tiles.items() if b in outermost}
-        inner = self._minimise("ties", everything, limits, effort, at_least=bound, rounds=DEEP_ROUNDS, fixed=settled)
+        start = self._complete(Choice(settled, {})) if len(choice.tiles) < len(everything) else None
+        inner = self._minimise(
+            "ties", everything, limits, effort, at_least=bound, rounds=DEEP_ROUNDS, fixed=settled, start=start
+        )
         # What was proved holds below the settled tiles only; for all plans the sum of the bounds does.
         return replace(inner, status="optimal" if inner.value == bound else "feasible")
 
@@ -202,11 +210,16 @@ class Search:
         hint: Choice | None = None,
         rounds: int | None = None,
         fixed: Mapping[int, Mapping[str, int]] | None = None,
+        start: Choice | None = None,
     ) -> Outcome:
         """The exact optimum of a stage over a subset of the buffers, or the best found within the settings."""
         limits = dict(limits)
         began = time.monotonic()
         best: tuple[int, Choice] | None = None
+        if start is not None:
+            best = (stage_costs(self.problem, buffer_costs(self.problem, start.tiles))[stage], start)
+            limits[stage] = best[0] - 1
+            hint = start
         while True:
             model = Model(self.problem, self.known.values, buffers, limits, self.known.box_cuts, fixed)
             outcome = model.minimise(
