@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planner.check import check
     from planner.errors import InternalError, PlannerError, SpecError, VerificationError
     from planner.plan import Plan
     from planner.plan_file import load_plan
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from planner.spec.machine import Compute, Machine, Memory
     from planner.spec.operator import Constraints, Epilogue, Operand, Operator, Requantise, TileRule
     from planner.tiling.solve import Progress, solve
-    from planner.verify import Verification, verify
+    from planner.verify import Verification
 
 __version__ = "0.1.0"
 
@@ -57,7 +56,6 @@ _HOME = {
     "add": "planner.spec.library",
     "avg_pool2d": "planner.spec.library",
     "batch_matmul": "planner.spec.library",
-    "check": "planner.check",
     "conv2d": "planner.spec.library",
     "dense": "planner.spec.library",
     "depthwise_conv2d": "planner.spec.library",
@@ -67,7 +65,6 @@ _HOME = {
     "matmul": "planner.spec.library",
     "max_pool2d": "planner.spec.library",
     "solve": "planner.tiling.solve",
-    "verify": "planner.verify",
 }
 
 __all__ = [
@@ -91,7 +88,6 @@ __all__ = [
     "add",
     "avg_pool2d",
     "batch_matmul",
-    "check",
     "conv2d",
     "dense",
     "depthwise_conv2d",
@@ -101,7 +97,6 @@ __all__ = [
     "matmul",
     "max_pool2d",
     "solve",
-    "verify",
 ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd, prod
 
 import numpy as np
@@ -52,7 +53,9 @@ def sites(operator: Operator, nest: Sequence[NestEntry]) -> list[Site]:
     return found
 
 
-def measure(operator: Operator, machine: Machine, nest: Sequence[NestEntry]) -> tuple[dict[str, tuple[int, ...]], list[Link]]:
+def measure(
+    operator: Operator, machine: Machine, nest: Sequence[NestEntry]
+) -> tuple[dict[str, tuple[int, ...]], list[Link]]:
     """Shapes of the buffers by `operand@memory`, and the links, in the order of the nest."""
     shapes: dict[str, tuple[int, ...]] = {}
     links: list[Link] = []
@@ -130,7 +133,7 @@ def _address_problems(plan: Plan) -> Iterator[str]:
                 yield f"{b.operand}@{b.memory} starts at byte {b.offset_bytes}, no multiple of {scope.alignment}"
             if scope.capacity is not None and _end(b) > scope.capacity:
                 yield f"{b.operand}@{b.memory} ends at byte {_end(b)}, capacity {scope.capacity}"
-        for first, second in zip(inside, inside[1:], strict=False):
+        for first, second in pairwise(inside):
             if _end(first) > second.offset_bytes:
                 yield f"{first.operand} and {second.operand} share bytes of {scope.name}"
 
@@ -216,7 +219,12 @@ def _moved(operator: Operator, operand: Operand, loops: Sequence[Loop], skip: fr
         axes = [(i, n) for i, n in zip(operand.index, operand.shape, strict=True) if set(i.dims) & group]
         if not axes:
             total *= 1 if dim in skip else _count(operator, dim, loops)
-        elif len(group) == 1 and len(axes) == 1 and axes[0][0] == Affine(((dim, 1),), 0) and operator.dims[dim] <= axes[0][1]:
+        elif (
+            len(group) == 1
+            and len(axes) == 1
+            and axes[0][0] == Affine(((dim, 1),), 0)
+            and operator.dims[dim] <= axes[0][1]
+        ):
             total *= operator.dims[dim]
         else:
             total *= _points_of_group(operator, sorted(group), axes, loops)

@@ -39,7 +39,9 @@ MachineFile = Annotated[str, typer.Option("--machine", "-m", help="Machine file 
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Write to this file instead of the screen.")]
 TileRules = Annotated[
     list[str] | None,
-    typer.Option("--tile", help="A demand on a tile: PLACE:DIM=N, %N (multiple of), >=N or <=N; PLACE may be left out."),
+    typer.Option(
+        "--tile", help="A demand on a tile: PLACE:DIM=N, %N (multiple of), >=N or <=N; PLACE may be left out."
+    ),
 ]
 
 
@@ -60,12 +62,16 @@ def solve(
     machine: MachineFile,
     objective: Annotated[str, typer.Option(help="What to minimise.")] = "traffic",
     tiles: Annotated[str, typer.Option(help="ragged: every integer size; divisors: dividing ones only.")] = "ragged",
-    time_limit: Annotated[float | None, typer.Option(help="Seconds; then the best plan so far, with its bound.")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds; then the best plan so far, with its bound.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Threads. The plan does not depend on it.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the solver's search.")] = 0,
     tile: TileRules = None,
     order: Annotated[str | None, typer.Option(help="Attach points OPERAND@MEMORY,... outermost first.")] = None,
-    no_spill: Annotated[bool, typer.Option("--no-spill", help="Partial sums may not leave a scope and come back.")] = False,
+    no_spill: Annotated[
+        bool, typer.Option("--no-spill", help="Partial sums may not leave a scope and come back.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan file instead of the report.")] = False,
     output: Output = None,
 ) -> None:

@@ -155,6 +155,12 @@ class Plan:
             return None
         return (value - bound) / value if value else 0.0
 
+    def check(self) -> None:
+        """Recompute everything that the plan says from its nest; VerificationError if anything is wrong."""
+        from planner.check import check
+
+        check(self)
+
     def verify(self, seed: int = 0) -> Verification:
         """Check the plan and run its kernel on random inputs; VerificationError if anything is wrong."""
         from planner.verify import verify

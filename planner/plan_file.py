@@ -122,7 +122,8 @@ def _entry(entry: NestEntry) -> dict[str, Any]:
 
 
 def _fields(part: Any) -> dict[str, Any]:
-    return {name: list(v) if isinstance(v := getattr(part, name), tuple) else v for name in part.__slots__}
+    values = {name: getattr(part, name) for name in part.__slots__}
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def from_json(text: str, name: str = "plan") -> Plan:
@@ -163,7 +164,9 @@ def _check_names(document: Document, plan: Plan) -> None:
     """Every operand, memory and dim that the plan names exists."""
     memories = {m.name for m in plan.machine.scopes}
 
-    def need(name: str, known: Sequence[str] | set[str] | dict[str, Any], kind: str, path: tuple[int | str, ...]) -> None:
+    def need(
+        name: str, known: Sequence[str] | set[str] | dict[str, Any], kind: str, path: tuple[int | str, ...]
+    ) -> None:
         if name not in known:
             listed = ", ".join(sorted(known))
             raise SpecError(f"{kind} {name!r} is not declared; known: {listed}", document.location(path))

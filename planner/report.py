@@ -23,7 +23,8 @@ def plan_text(plan: Plan) -> str:
     if plan.status == "infeasible":
         return "\n".join(_infeasible(plan))
     if not plan.nest:
-        return f"{plan.operator.name} on {plan.machine.name}: no plan within the time limit; nothing is proved about whether one exists"
+        where = f"{plan.operator.name} on {plan.machine.name}"
+        return f"{where}: no plan within the time limit; nothing is proved about whether one exists"
     sections = [_status(plan), _nest(plan), _scopes(plan), _traffic(plan)]
     return "\n\n".join("\n".join(section) for section in sections)
 
@@ -67,7 +68,8 @@ def _scopes(plan: Plan) -> Iterator[str]:
         used = max((b.offset_bytes + b.size_bytes for b in inside), default=0)
         capacity = scope.capacity or 1
         places = [
-            f"{b.operand} {b.offset_bytes}..{b.offset_bytes + b.size_bytes}" + (f" ({b.copies} copies)" if b.copies > 1 else "")
+            f"{b.operand} {b.offset_bytes}..{b.offset_bytes + b.size_bytes}"
+            + (f" ({b.copies} copies)" if b.copies > 1 else "")
             for b in inside
         ]
         yield f"{scope.name:<16}{used:>10} B{capacity:>10} B{100 * used / capacity:>6.1f}%  {', '.join(places)}"
@@ -158,4 +160,6 @@ def _because(plan: Plan, name: str, loops: tuple[Loop, ...]) -> str:
     shared = [i for i in operand.index if len(i.terms) > 1 and any(k.dim in i.dims for k in loops)]
     if shared:
         reasons.append(f"neighbouring tiles overlap in {', '.join(str(i) for i in shared)}")
-    return f"{name}: {moved} B, {moved / max(least, 1):.2f} times its {least} B: {' and '.join(reasons) or 'ragged tiles'}"
+    return (
+        f"{name}: {moved} B, {moved / max(least, 1):.2f} times its {least} B: {' and '.join(reasons) or 'ragged tiles'}"
+    )

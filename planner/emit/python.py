@@ -91,7 +91,10 @@ class _Emitter:
         lines = [
             f'"""Kernel of {operator.name}: {", ".join(f"{d} = {n}" for d, n in operator.dims.items())}.',
             "",
-            *(f"{n}: {o.dtype} {list(o.shape)}, index [{', '.join(map(str, o.index))}]" for n, o in operator.operands.items()),
+            *(
+                f"{n}: {o.dtype} {list(o.shape)}, index [{', '.join(map(str, o.index))}]"
+                for n, o in operator.operands.items()
+            ),
             "",
             'Run this file to compare it with a plain computation on random inputs."""',
             "",
@@ -123,7 +126,9 @@ class _Emitter:
         if self._spills_home():
             yield f"{identifier(name)}_partial = np.zeros({output.shape}, np.{operator.accumulate})  # partial sums"
         for arena in self.kernel.arenas:
-            used = max((b.offset_bytes + b.size_bytes for b in self.kernel.buffers if b.memory == arena.memory), default=0)
+            used = max(
+                (b.offset_bytes + b.size_bytes for b in self.kernel.buffers if b.memory == arena.memory), default=0
+            )
             if used:
                 yield f"{self._arena(arena.memory)} = np.zeros({used}, np.uint8)  # of {arena.capacity_bytes} B"
         for b in self.kernel.buffers:
@@ -418,7 +423,9 @@ class _Emitter:
             lines.append(f"{identifier(name)} = np.pad({identifier(name)}, {margins}, constant_values={padding})")
             ranges = ", ".join(f"{d!r}: (0, {n})" for d, n in operator.dims.items() if d in operand.dims)
             base = [-before for before, _ in margins]
-            windows.append(f"window({identifier(name)}, {base}, {[1] * len(base)}, {_index(operand.index)}, {{{ranges}}})")
+            windows.append(
+                f"window({identifier(name)}, {base}, {[1] * len(base)}, {_index(operand.index)}, {{{ranges}}})"
+            )
         lines.append(f"acc = np.full({operator.output.shape}, {self._neutral()}, np.{operator.accumulate})")
         if operator.bias_name is not None:
             bias = operator.operands[operator.bias_name]
@@ -446,7 +453,8 @@ class _Emitter:
                 yield f"    {name} = random.uniform(-1, 1, {operand.shape}).astype(np.{operand.dtype})"
             else:
                 limits = np.iinfo(operand.dtype)
-                yield f"    {name} = random.integers({limits.min}, {limits.max}, {operand.shape}, np.{operand.dtype}, endpoint=True)"
+                bounds = f"{limits.min}, {limits.max}, {operand.shape}, np.{operand.dtype}"
+                yield f"    {name} = random.integers({bounds}, endpoint=True)"
         arguments = ", ".join(inputs)
         yield f"    expected = plain({arguments})"
         yield f"    actual = {identifier(operator.name)}({arguments})"

@@ -169,5 +169,3 @@ def _window_counts(operator: Operator, ranges: Mapping[str, range]) -> Array:
         if dim not in covered:
             counts = counts * operator.dims[dim]
     return np.maximum(counts, 1)
-
-

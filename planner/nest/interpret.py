@@ -199,7 +199,7 @@ class _Run:
         span = self._span(operand.index, visit.tile)
         live = _Live(spec, view(spec.dtype), results, np.zeros(spec.shape, np.uint8), list(span.lows), visit.tile)
         for axis, (count, step) in enumerate(zip(span.counts, span.steps, strict=True)):
-            if ((count - 1) * step) // spec.steps[axis] >= spec.shape[axis] or step % spec.steps[axis]:
+            if ((count - 1) * step) // spec.steps[axis] >= spec.shape[axis] or (count > 1 and step % spec.steps[axis]):
                 raise VerificationError(
                     f"{spec.name}, axis {axis}: {count} points of step {step} do not fit {spec.shape[axis]} slots of step "
                     f"{spec.steps[axis]}"
@@ -239,7 +239,9 @@ class _Run:
             tuple(axis.points(sizes) for axis in index),
         )
 
-    def _slots(self, live: _Live, lows: Iterable[int], steps: Iterable[int], counts: Iterable[int]) -> tuple[slice, ...]:
+    def _slots(
+        self, live: _Live, lows: Iterable[int], steps: Iterable[int], counts: Iterable[int]
+    ) -> tuple[slice, ...]:
         """Slices of a buffer for a box; VerificationError if it is not all inside."""
         found: list[slice] = []
         for axis, (low, step, count) in enumerate(zip(lows, steps, counts, strict=True)):
@@ -395,12 +397,19 @@ class _Run:
         live.state[target] = RESULT
 
 
-def _drop_singles(extents: Mapping[str, int], factors: Iterable[tuple[list[str], Array]]) -> list[tuple[list[str], Array]]:
+def _drop_singles(
+    extents: Mapping[str, int], factors: Iterable[tuple[list[str], Array]]
+) -> list[tuple[list[str], Array]]:
     """Factors without the axes of dims of extent 1."""
     kept: list[tuple[list[str], Array]] = []
     for dims, values in factors:
         keep = [i for i, d in enumerate(dims) if extents[d] > 1]
-        kept.append(([dims[i] for i in keep], values.reshape([values.shape[i] for i in keep]) if len(keep) < len(dims) else values))
+        kept.append(
+            (
+                [dims[i] for i in keep],
+                values.reshape([values.shape[i] for i in keep]) if len(keep) < len(dims) else values,
+            )
+        )
     return kept
 
 

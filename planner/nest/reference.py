@@ -71,7 +71,9 @@ def _broadcast(factor: tuple[list[str], Array], dims: list[str]) -> Array:
     return values[tuple(slice(None) if d in names else None for d in dims)]
 
 
-def _reduce(operator: Operator, spread: Mapping[str, tuple[list[str], Array]], kept: list[str], folded: list[str]) -> Array:
+def _reduce(
+    operator: Operator, spread: Mapping[str, tuple[list[str], Array]], kept: list[str], folded: list[str]
+) -> Array:
     factors = [spread[name] for name in operator.factors]
     floats = operator.accumulate.startswith("float")
     if operator.reduce == "sum" and operator.combine == "multiply":

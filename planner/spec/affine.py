@@ -74,7 +74,9 @@ def _linear(node: ast.expr, text: str) -> tuple[dict[str, int], int]:
             first, first_offset = _linear(left, text)
             second, second_offset = _linear(right, text)
             if first and second:
-                raise ValueError(f"index {text!r} multiplies two dims; it must be affine: integers times dims, added up")
+                raise ValueError(
+                    f"index {text!r} multiplies two dims; it must be affine: integers times dims, added up"
+                )
             coefficients, scale = (first, second_offset) if first else (second, first_offset)
             return {d: scale * a for d, a in coefficients.items()}, first_offset * second_offset
         case _:

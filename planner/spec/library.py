@@ -83,12 +83,16 @@ def _permuted(name: str, tensor: Tensor | OutputTensor, axes: Mapping[str, Any])
 def _sizes(name: str, tensor: Tensor, default: str) -> dict[str, int]:
     """Sizes of a tensor by the letter of its layout."""
     if len(tensor.shape) != len(default):
-        raise ValueError(f"{name}: shape {list(tensor.shape)} has {len(tensor.shape)} axes; {default} has {len(default)}")
+        raise ValueError(
+            f"{name}: shape {list(tensor.shape)} has {len(tensor.shape)} axes; {default} has {len(default)}"
+        )
     _, layout = _permuted(name, tensor, dict.fromkeys(default, 0))
     return dict(zip(layout, tensor.shape, strict=True))
 
 
-def _operand(role: str, dtype: str, name: str, tensor: Tensor | OutputTensor, axes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+def _operand(
+    role: str, dtype: str, name: str, tensor: Tensor | OutputTensor, axes: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
     """An operand whose letters may stand for several axes: `axes` maps a letter to (sizes, indices)."""
     ordered, _ = _permuted(name, tensor, axes)
     shape = [size for sizes, _ in ordered for size in sizes]
@@ -107,7 +111,9 @@ def _check_output(output: OutputTensor, axes: Mapping[str, tuple[Any, ...]]) -> 
             total *= size
         derived.append(total)
     if list(output.shape) != derived:
-        raise ValueError(f"output: shape {list(output.shape)} ({layout}) disagrees with {derived}, which the inputs give")
+        raise ValueError(
+            f"output: shape {list(output.shape)} ({layout}) disagrees with {derived}, which the inputs give"
+        )
 
 
 def _window(name: str, size: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> int:
@@ -117,7 +123,9 @@ def _window(name: str, size: int, kernel: int, stride: int, dilation: int, befor
     if before < 0 or after < 0:
         raise ValueError(f"pads along {name} are {before} and {after}; they must not be negative")
     if room < 0:
-        raise ValueError(f"along {name} the kernel reaches over {reach} and the padded input has {size + before + after}")
+        raise ValueError(
+            f"along {name} the kernel reaches over {reach} and the padded input has {size + before + after}"
+        )
     return room // stride + 1
 
 
@@ -171,7 +179,12 @@ class Conv2d(_Named):
             "weight": _operand("weight", self.weight.dtype, "weight", self.weight, kernel),
         }
         if self.bias is not None:
-            operands["bias"] = {"role": "bias", "dtype": self.bias.dtype or accumulate, "shape": outs[0], "index": outs[1]}
+            operands["bias"] = {
+                "role": "bias",
+                "dtype": self.bias.dtype or accumulate,
+                "shape": outs[0],
+                "index": outs[1],
+            }
         operands["output"] = _operand("output", self.output.dtype or accumulate, "output", self.output, produced)
         return _generic(self, dims, operands, accumulate)
 
@@ -333,7 +346,9 @@ class Add(_Named):
         if any(t.layout for t in (self.a, self.b, self.output)):
             raise ValueError("add takes no layout: its tensors have one shape, axis by axis")
         if self.output.shape is not None and self.output.shape != self.a.shape:
-            raise ValueError(f"output: shape {list(self.output.shape)} disagrees with {list(self.a.shape)}, the inputs' shape")
+            raise ValueError(
+                f"output: shape {list(self.output.shape)} disagrees with {list(self.a.shape)}, the inputs' shape"
+            )
         accumulate = self.accumulate or default_accumulate(self.a.dtype)
         dims = {f"i{axis}": size for axis, size in enumerate(self.a.shape)}
         operands = {
@@ -457,7 +472,9 @@ def depthwise_conv2d(
     """A convolution of each channel by itself: NCHW `input`, `weight` [C, 1, R, S]."""
     fields = {"input": _tensor(input, dtype), "weight": _tensor(weight, dtype)}
     windows = {"strides": tuple(strides), "pads": _four(pads), "dilations": tuple(dilations)}
-    return _build(DepthwiseConv2d, fields | windows | _common(name, bias, output_dtype, accumulate, epilogue, constraints))
+    return _build(
+        DepthwiseConv2d, fields | windows | _common(name, bias, output_dtype, accumulate, epilogue, constraints)
+    )
 
 
 def matmul(

@@ -102,10 +102,7 @@ class Document:
         try:
             positions = YAML(typ="rt", pure=True).load(text)  # pyright: ignore[reportUnknownMemberType]
         except MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            where = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name, 1, 1)
-            problem = (error.problem or "not YAML").strip().splitlines()[0]
-            raise SpecError(f"not valid YAML: {problem}", where) from None
+            raise _not_yaml(name, error) from None
         except (YAMLError, ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
             first = (str(error).splitlines() or ["no YAML"])[0]
             raise SpecError(f"not valid YAML: {first}", Location(name, 1, 1)) from None
@@ -192,6 +189,13 @@ class Document:
         return self.location(("operator",), key=True)
 
 
+def _not_yaml(name: str, error: Any) -> SpecError:
+    """What ruamel says, at the place where it says it."""
+    mark = error.problem_mark or error.context_mark
+    where = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name, 1, 1)
+    return SpecError(f"not valid YAML: {(error.problem or 'unreadable').strip().splitlines()[0]}", where)
+
+
 def _plain(node: Any, budget: list[int], name: str) -> Any:
     """Plain dicts, lists and scalars; SpecError if there is no end of them."""
     budget[0] -= 1
@@ -221,7 +225,9 @@ def _message(error: ErrorDetails) -> str:
 
 def _is_branch(part: int | str) -> bool:
     """Pydantic adds the name of a union's branch to a path; it is nowhere in the file."""
-    return isinstance(part, str) and (part.startswith(("function-", "constrained-", "tuple[", "lax-or-strict")) or part == "TileRule")
+    return isinstance(part, str) and (
+        part.startswith(("function-", "constrained-", "tuple[", "lax-or-strict")) or part == "TileRule"
+    )
 
 
 def _keys(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -87,7 +88,9 @@ class Machine(_Spec):
     def _is_a_tree(self) -> Self:
         backing, *scopes = self.memories
         if backing.parent is not None or backing.capacity is not None:
-            raise ValueError(f"the first memory, {backing.name}, is the backing store: it takes no parent and no capacity")
+            raise ValueError(
+                f"the first memory, {backing.name}, is the backing store: it takes no parent and no capacity"
+            )
         seen = {backing.name}
         for scope in scopes:
             if scope.name in seen:
@@ -96,8 +99,10 @@ class Machine(_Spec):
                 raise ValueError(f"memory {scope.name} has no parent; name one of: {', '.join(sorted(seen))}")
             if scope.parent not in seen:
                 known = ", ".join(sorted(seen))
-                raise ValueError(f"memory {scope.name} has parent {scope.parent!r}, not declared above it; known: {known}")
-            if scope.parent is not None and (complaint := near_roles(scope.holds or ())):
+                raise ValueError(
+                    f"memory {scope.name} has parent {scope.parent!r}, not declared above it; known: {known}"
+                )
+            if complaint := near_roles(scope.holds or ()):
                 raise ValueError(f"memory {scope.name}: {complaint}")
             if scope.capacity is None:
                 raise ValueError(f"memory {scope.name} has no capacity; write for instance capacity: 32KiB")
@@ -135,12 +140,14 @@ class Machine(_Spec):
         """
         holding = [m for m in self.scopes if m.holds is None or operand_name in m.holds or operand.role in m.holds]
         if not holding:
-            held = "; ".join(f"{m.name} holds {', '.join(m.holds or ('all',))}" for m in self.scopes) or "it has no scopes"
+            held = (
+                "; ".join(f"{m.name} holds {', '.join(m.holds or ('all',))}" for m in self.scopes) or "it has no scopes"
+            )
             raise ValueError(
                 f"no scope of machine {self.name} holds operand {operand_name} (role {operand.role}): {held}; "
                 f"add {operand.role!r} to the holds of one of them"
             )
-        for outer, inner in zip(holding, holding[1:], strict=False):
+        for outer, inner in pairwise(holding):
             if outer.name not in self.ancestors(inner.name):
                 raise ValueError(
                     f"operand {operand_name} (role {operand.role}) is held by {outer.name} and by {inner.name}, and neither "

@@ -14,9 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from planner.spec.affine import Affine
 
-DType = Literal[
-    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32", "float64"
-]
+DType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32", "float64"]
 Role = Literal["input", "weight", "bias", "output"]
 
 DTYPE_BYTES: dict[DType, int] = {
@@ -57,7 +55,9 @@ class Operand(_Spec):
     @model_validator(mode="after")
     def _one_index_per_axis(self) -> Self:
         if len(self.shape) != len(self.index):
-            raise ValueError(f"shape has {len(self.shape)} axes and index has {len(self.index)}; give one index per axis")
+            raise ValueError(
+                f"shape has {len(self.shape)} axes and index has {len(self.index)}; give one index per axis"
+            )
         return self
 
     @property
@@ -121,9 +121,9 @@ class Constraints(_Spec):
     `spill: false` forbids partial sums to leave any scope and come back.
     """
 
-    tiles: dict[str, dict[str, Annotated[TileRule, BeforeValidator(_tile_rule, json_schema_input_type=int | TileRule)]]] = (
-        Field(default_factory=dict)
-    )
+    tiles: dict[
+        str, dict[str, Annotated[TileRule, BeforeValidator(_tile_rule, json_schema_input_type=int | TileRule)]]
+    ] = Field(default_factory=dict)
     order: tuple[str, ...] = ()
     spill: bool = True
 

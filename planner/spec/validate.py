@@ -11,7 +11,7 @@ from planner.errors import SpecError
 if TYPE_CHECKING:
     from planner.spec.affine import Affine
     from planner.spec.machine import Machine
-    from planner.spec.operator import Operand, Operator, TileRule
+    from planner.spec.operator import Operator, TileRule
 
 
 def check_operator(operator: Operator) -> None:
@@ -32,7 +32,9 @@ def check_against(operator: Operator, machine: Machine) -> None:
     places = {"*", *buffers, *(operand for operand, _ in buffers.values()), *(scope for _, scope in buffers.values())}
     for place in operator.constraints.tiles:
         if place not in places:
-            raise SpecError(f"constraints.tiles names {place!r}, {_no_such('buffer, memory or operand', place, places)}")
+            raise SpecError(
+                f"constraints.tiles names {place!r}, {_no_such('buffer, memory or operand', place, places)}"
+            )
     order = operator.constraints.order
     for place in order:
         if place not in buffers:
@@ -63,11 +65,15 @@ def _roles(operator: Operator) -> None:
         found = ", ".join(count["output"]) or "none"
         raise ValueError(f"operator {operator.name} needs exactly one operand with role output; it has {found}")
     if len(count["bias"]) > 1:
-        raise ValueError(f"operator {operator.name} has {len(count['bias'])} biases, {', '.join(count['bias'])}; keep one")
+        raise ValueError(
+            f"operator {operator.name} has {len(count['bias'])} biases, {', '.join(count['bias'])}; keep one"
+        )
     if not operator.factors:
         raise ValueError(f"operator {operator.name} has no operand with role input or weight; it needs at least one")
     if operator.reduce == "max" and count["bias"]:
-        raise ValueError(f"operator {operator.name} reduces by max and has bias {count['bias'][0]}; a maximum takes no bias")
+        raise ValueError(
+            f"operator {operator.name} reduces by max and has bias {count['bias'][0]}; a maximum takes no bias"
+        )
 
 
 def _dims_exist(operator: Operator) -> None:
@@ -107,7 +113,9 @@ def _bias_index(operator: Operator) -> None:
         return
     reducing = sorted(operator.operands[operator.bias_name].dims & operator.reduction_dims)
     if any(operator.dims[d] > 1 for d in reducing):
-        raise ValueError(f"operand {operator.bias_name}: its index uses reduction dim {reducing[0]}; a bias starts the sum")
+        raise ValueError(
+            f"operand {operator.bias_name}: its index uses reduction dim {reducing[0]}; a bias starts the sum"
+        )
 
 
 def _span(index: Affine, dims: dict[str, int]) -> tuple[int, int]:
@@ -125,7 +133,9 @@ def _ranges(operator: Operator) -> None:
                 if high < 0 or low >= size:
                     raise ValueError(f"{where}: nothing but padding is read; check offset and shape")
             elif low < 0 or high >= size:
-                raise ValueError(f"{where}; only an input's windows may be padded: make the shape {high + 1} or change dims")
+                raise ValueError(
+                    f"{where}; only an input's windows may be padded: make the shape {high + 1} or change dims"
+                )
             elif high < size - 1 and _is_plain(index):
                 raise ValueError(f"{where}; make the shape {high + 1}, or the extent of {index.dims[0]} {size}")
 
@@ -143,7 +153,9 @@ def _dtypes(operator: Operator) -> None:
     accumulate_is_float = operator.accumulate.startswith("float")
     for name, operand in operator.operands.items():
         if operand.dtype.startswith("float") and not accumulate_is_float:
-            raise ValueError(f"operand {name} is {operand.dtype} and accumulate is {operator.accumulate}; accumulate in float")
+            raise ValueError(
+                f"operand {name} is {operand.dtype} and accumulate is {operator.accumulate}; accumulate in float"
+            )
         if operand.dtype == "int64" and accumulate_is_float:
             raise ValueError(f"operand {name} is int64 and accumulate is {operator.accumulate}; accumulate in int64")
     output, slot = operator.output, operator.buffer_element_bytes(operator.output_name)
@@ -159,7 +171,9 @@ def _epilogue(operator: Operator) -> None:
     if epilogue.requantise is not None and operator.accumulate.startswith("float"):
         raise ValueError(f"epilogue.requantise needs an integer accumulator; accumulate is {operator.accumulate}")
     if epilogue.clip is not None and epilogue.clip[0] > epilogue.clip[1]:
-        raise ValueError(f"epilogue.clip is [{epilogue.clip[0]}, {epilogue.clip[1]}]; the first must not exceed the second")
+        raise ValueError(
+            f"epilogue.clip is [{epilogue.clip[0]}, {epilogue.clip[1]}]; the first must not exceed the second"
+        )
     if epilogue.average is not None:
         if epilogue.average.operand not in operator.factors:
             why = _no_such("input", epilogue.average.operand, operator.factors)
@@ -185,7 +199,9 @@ def _one_tile_rule(where: str, rule: TileRule, extent: int) -> None:
     if low > high:
         raise ValueError(f"{where}: no tile lies between {low} and {high} (extent {extent}); widen the range")
     if equals is not None and not (low <= equals <= high and equals % multiple == 0):
-        raise ValueError(f"{where}: tile {equals} is outside {low}..{high} (extent {extent}) or no multiple of {multiple}")
+        raise ValueError(
+            f"{where}: tile {equals} is outside {low}..{high} (extent {extent}) or no multiple of {multiple}"
+        )
     if high // multiple * multiple < low:
         raise ValueError(f"{where}: no multiple of {multiple} lies between {low} and {high} (extent {extent})")
 

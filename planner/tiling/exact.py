@@ -1,14 +1,16 @@
 """What a choice of tiles really costs: exact counts along the whole chain of tiles, and what is learnt from them.
 
 Enter a `Choice` of the model; leave exact costs per buffer. Where the exact count of a component exceeds what the model
-assumed, `Knowledge.learn` finds what to add to the model: a cut that raises the count for that chain, or new values that split the
-cells it went through. Either way the model's optimum stays a lower bound of the true one, and draws nearer to it.
+assumed, `Knowledge.learn` finds what to add to it: cuts that raise the count for a box of tiles around the chosen ones, and
+values that split cells where the box ends. Either way the model's optimum stays a lower bound of the true one, and draws
+nearer to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -202,9 +204,7 @@ class _Student:
                     if start <= self.problem.extents[d] and start not in self.known.values[d]:
                         self.splits.setdefault(d, set()).add(start)
             corners += [
-                (*corner[:i], high + 1, *corner[i + 1 :])
-                for i, high in enumerate(highs)
-                if high + 1 < counts.shape[i]
+                (*corner[:i], high + 1, *corner[i + 1 :]) for i, high in enumerate(highs) if high + 1 < counts.shape[i]
             ]
 
     def _ranges(self, component: Component, sides: Sequence[tuple[int, str]], chosen: Sequence[int]) -> list[range]:
@@ -232,7 +232,7 @@ def _counts(
         counts = np.broadcast_to(_nested_pieces(np.int64(problem.extents[component.dims[0]]), grid), shape).copy()
     else:
         counts = np.empty(shape, np.int64)
-        for where in np.ndindex(shape):
+        for where in product(*(range(n) for n in shape)):
             tiles = [r[i] for r, i in zip(ranges, where, strict=True)]
             chain = {d: tuple(t for (_, e), t in zip(sides, tiles, strict=True) if e == d) for d in component.dims}
             counts[where] = moved_points(component, problem.extents, chain)

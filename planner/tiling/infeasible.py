@@ -12,7 +12,6 @@ from planner.tiling.problem import Buffer, Problem, build_problem, initial_value
 from planner.tiling.tables import footprint
 
 
-
 def smallest_tiles(problem: Problem) -> dict[int, dict[str, int]]:
     """The smallest tile that the user's rules leave to each buffer in each dim."""
     return {

@@ -7,6 +7,9 @@ tiles further out; Cuts found by `exact.learn` raise them to the exact count whe
 model's optimum is a lower bound of the true one at every time, and equal to it at the end.
 """
 
+# ortools' stubs leave weighted_sum and only_enforce_if partly untyped.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -23,6 +26,8 @@ from planner.errors import InternalError, SpecError
 from planner.tiling.problem import Buffer, Component, Problem
 from planner.tiling.tables import Integers, footprint, moved_bounds, moved_points
 
+Expression = Any
+"""A linear expression of ortools or an integer; its stubs leave the arithmetic of the two untyped."""
 Kind = Literal["moved", "pieces"]
 Stage = Literal["traffic", "ties"]
 """What is minimised: the objective, then its tie-break: transfers first, total footprint second, in one number."""
@@ -76,7 +81,7 @@ class Settings:
 class _Factor:
     """A positive integer that depends on a component's tiles: an expression with its range."""
 
-    expression: cp_model.LinearExprT
+    expression: Expression
     low: int
     high: int
 
@@ -104,7 +109,7 @@ class Model:
         self.box_cuts = [c for c in box_cuts if {c.buffer, *c.above} <= set(buffers)]
         self._joint: dict[tuple[int, tuple[str, ...]], list[cp_model.IntVar]] = {}
         self._factors: dict[tuple[int, tuple[str, ...], Kind], _Factor] = {}
-        self._costs: dict[Stage, cp_model.LinearExprT] = {}
+        self._costs: dict[Stage, Expression] = {}
         self._choose_values(fixed or {})
         self._order_buffers()
         self._stack_tiles()
@@ -227,8 +232,11 @@ class Model:
                 conditions = [literal for side in cut.box for literal in self._within(*side)]
                 for other in self.buffers:
                     if other.index != cut.buffer:
-                        pair = (other.index, cut.buffer)
-                        conditions.append(self.is_above[pair if other.index in cut.above else pair[::-1]])
+                        conditions.append(
+                            self.is_above[other.index, cut.buffer]
+                            if other.index in cut.above
+                            else self.is_above[cut.buffer, other.index]
+                        )
                 yield conditions, cut.at_least
 
     def _within(self, buffer: int, dim: str, low: int, high: int) -> Iterator[cp_model.IntVar]:
@@ -239,37 +247,38 @@ class Model:
         if below >= 0:
             yield at_most[below].negated()  # pyright: ignore[reportReturnType]
 
-    def _product(self, factors: Sequence[_Factor], limit: int, name: str) -> tuple[cp_model.LinearExprT, int]:
+    def _product(self, factors: Sequence[_Factor], limit: int, name: str) -> tuple[Expression, int]:
         """The product of the factors, known to be at most `limit`; the expression and its least value."""
-        factors = [f for f in factors if f.high > 1]
+        factors = sorted((f for f in factors if (f.low, f.high) != (1, 1)), key=lambda f: f.high)
         least = prod(f.low for f in factors)
         if least > limit:
             self.cp.add_bool_or([])
             return 1, 1
-        if not factors:
-            return 1, 1
-        rest, current, low = least, None, 1
-        high = 1
-        for factor in sorted(factors, key=lambda f: f.high):
-            rest //= factor.low
-            low, high = low * factor.low, min(high * factor.high, limit // rest)
+        current, low, high = None, 1, 1
+        for i, factor in enumerate(factors):
+            # What is still to be multiplied bounds what there may be now, unless it may be zero.
+            rest = prod(f.low for f in factors[i + 1 :])
+            low, high = low * factor.low, high * factor.high
+            if rest:
+                high = min(high, limit // rest)
             if high > LARGEST:
-                raise SpecError(f"{name} may reach {high}, beyond what the solver can count (2^60); make the operator smaller")
+                raise SpecError(
+                    f"{name} may reach {high}, beyond what the solver can count (2^60); make the operator smaller"
+                )
             if current is None:
                 current = self.cp.new_int_var(low, high, name)
                 self.cp.add(current == factor.expression)
                 continue
             multiplied = self.cp.new_int_var(low, high, name)
-            one = self.cp.new_int_var(factor.low, min(factor.high, high), "")
+            one = self.cp.new_int_var(factor.low, min(factor.high, high) if low else factor.high, "")
             self.cp.add(one == factor.expression)
             self.cp.add_multiplication_equality(multiplied, [current, one])
             current = multiplied
-        assert current is not None
-        return current, least
+        return (1 if current is None else current), least
 
     # Capacity -------------------------------------------------------------------------------------------------------
 
-    def _size(self, b: Buffer) -> cp_model.LinearExprT:
+    def _size(self, b: Buffer) -> Expression:
         """Bytes of a buffer: footprint x element bytes x copies (semantics: footprint and capacity)."""
         factors = [self._footprint(b, c) for c in b.components if c.axes]
         scale = b.element_bytes * b.copies
@@ -311,7 +320,7 @@ class Model:
 
     # Stages of the objective ----------------------------------------------------------------------------------------
 
-    def _cost(self, stage: Stage) -> cp_model.LinearExprT:
+    def _cost(self, stage: Stage) -> Expression:
         if stage not in self._costs:
             match stage:
                 case "traffic":
@@ -322,12 +331,12 @@ class Model:
             self._costs[stage] = cost
         return self._costs[stage]
 
-    def _traffic(self) -> cp_model.LinearExprT:
+    def _traffic(self) -> Expression:
         """Bytes to and from the backing store: T elements of an output cost 2 (T - S) partial sums and S results."""
         limit = self.limits.get("traffic", LARGEST)
         outermost = [b for b in self.buffers if b.outer is None]
         least = {b.index: self._bytes(b, prod(f.low for f in self._moved(b))) for b in outermost}
-        total: cp_model.LinearExprT = 0
+        total: Expression = 0
         for b in outermost:
             # What this buffer may move if all others move their least.
             most = limit - sum(least.values()) + least[b.index]
@@ -335,7 +344,7 @@ class Model:
             total = total + self._bytes(b, moved)
         return total
 
-    def _bytes(self, b: Buffer, elements: cp_model.LinearExprT) -> cp_model.LinearExprT:
+    def _bytes(self, b: Buffer, elements: Expression) -> Expression:
         if b.role != "output":
             return elements * b.element_bytes
         final = self.problem.operator.output
@@ -350,9 +359,13 @@ class Model:
         size = prod(final.shape)
         return (limit_bytes - size * final.element_bytes) // (2 * b.element_bytes) + size
 
-    def _transfers(self, b: Buffer) -> cp_model.LinearExprT:
+    def _transfers(self, b: Buffer) -> Expression:
         """Loads and stores of a buffer. An output's F first visits store only; the F (R - 1) others load and store."""
-        limit = self.limits.get("ties", LARGEST) // tie_scale(self.problem) // (1 if "ties" in self.limits else len(self.buffers))
+        limit = (
+            self.limits.get("ties", LARGEST)
+            // tie_scale(self.problem)
+            // (1 if "ties" in self.limits else len(self.buffers))
+        )
         name = f"transfers of {b}"
         reducing = [self._pieces(b, d) for d in self.problem.extents if d in self.problem.reduction]
         rest = [self._pieces(b, d) for d in self.problem.extents if d not in self.problem.reduction]

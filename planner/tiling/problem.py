@@ -151,9 +151,10 @@ def _is_plain(dims: tuple[str, ...], axes: tuple[Axis, ...], extents: dict[str, 
         return False
     if not axes:
         return True
-    ((_, coefficient),) = axes[0].terms
-    last = axes[0].offset + coefficient * (extents[dims[0]] - 1)
-    return min(axes[0].offset, last) >= 0 and max(axes[0].offset, last) < axes[0].size
+    (axis,) = axes
+    ((_, coefficient),) = axis.terms
+    last = axis.offset + coefficient * (extents[next(iter(dims))] - 1)
+    return min(axis.offset, last) >= 0 and max(axis.offset, last) < axis.size
 
 
 def _allowed(operator: Operator, buffer: Buffer, dim: str, extent: int) -> frozenset[int] | None:

@@ -123,9 +123,7 @@ class Search:
         if best.status == "infeasible":
             return _infeasible(self.problem, objective, (), conflicts(self.problem))
         if best.value is None or best.bound is None or best.choice is None:
-            return Plan(
-                "unknown", Objective(objective, None, best.bound), self.problem.operator, self.problem.machine
-            )
+            return Plan("unknown", Objective(objective, None, best.bound), self.problem.operator, self.problem.machine)
         ties = self._break_ties(best.value, everything, outermost, best.choice)
         choice = ties.choice or self._complete(best.choice)
         cost = Objective(objective, best.value, best.bound)

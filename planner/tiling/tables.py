@@ -9,7 +9,6 @@ most `tile` long, and the cheapest way to cut the extent into such pieces is fou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
 
@@ -21,6 +20,7 @@ from planner.tiling.problem import Axis, Component
 Integers = NDArray[np.int64]
 PROGRAM_LIMIT = 8_000_000
 """Most pieces (combinations of start and size) for the dynamic program; beyond, a coarser bound and refinement serve."""
+
 
 def footprint(component: Component, tile: Mapping[str, int]) -> int:
     """Lattice points that the nominal tile spans, not clipped (a factor of the buffer's footprint)."""
@@ -59,7 +59,10 @@ def pieces(extent: int, chain: tuple[int, ...]) -> tuple[Integers, Integers]:
     for tile in chain:
         counts = -(-sizes // tile)
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        starts, sizes = np.repeat(starts, counts) + within * tile, np.minimum(tile, np.repeat(sizes, counts) - within * tile)
+        starts, sizes = (
+            np.repeat(starts, counts) + within * tile,
+            np.minimum(tile, np.repeat(sizes, counts) - within * tile),
+        )
     return starts, sizes
 
 
