@@ -8,6 +8,9 @@ import re
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -182,16 +185,29 @@ def _solve(
             last = (progress.elapsed_s, progress.value, progress.bound)
             console.print(f"{progress.elapsed_s:6.1f} s  best {progress.value} B, bound {progress.bound} B")
 
-    return solve(
+    return _interruptible(
+        solve,
         operator,
         machine,
         objective=objective,
         tiles=tiles,
         time_limit_s=time_limit_s,
-        workers=workers or min(os.cpu_count() or 1, 8),
+        workers=min(os.cpu_count() or 1, 8) if workers is None else workers,
         seed=seed,
         progress=report,
     )
+
+
+def _interruptible(work: Callable[..., Plan], *arguments: Any, **options: Any) -> Plan:
+    """Run in a thread: Python heeds an interrupt only between its own instructions, and the solver may take long."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work, *arguments, **options)
+        while True:
+            try:
+                return future.result(timeout=0.1)
+            except FutureTimeoutError:
+                if future.done():
+                    return future.result()
 
 
 _RULE = re.compile(r"(?:(?P<place>[^:]+):)?\s*(?P<dim>\w+)\s*(?P<sign>=|%|>=|<=)\s*(?P<size>\d+)")
@@ -240,7 +256,9 @@ def main() -> NoReturn:
 
 def _interrupted(number: int, frame: object) -> NoReturn:
     del number, frame
-    sys.exit(_fail("interrupted", EXIT_INTERRUPT))
+    _fail("interrupted", EXIT_INTERRUPT)
+    sys.stderr.flush()
+    os._exit(EXIT_INTERRUPT)  # at once: a solver thread would keep the process alive until it is done
 
 
 def _fail(message: str, code: int) -> int:

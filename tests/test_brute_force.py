@@ -19,7 +19,9 @@ def _matmul(m: int, n: int, k: int) -> dict:
 
 def _machine(*capacities: int) -> dict:
     names = (("inp", ["input"]), ("wgt", ["weight"]), ("acc", ["bias", "output"]))
-    scopes = [{"name": n, "parent": "dram", "capacity": c, "holds": h} for (n, h), c in zip(names, capacities, strict=True)]
+    scopes = [
+        {"name": n, "parent": "dram", "capacity": c, "holds": h} for (n, h), c in zip(names, capacities, strict=True)
+    ]
     return {"memories": [{"name": "dram"}, *scopes]}
 
 

@@ -211,10 +211,11 @@ def test_26_a_pin_is_obeyed() -> None:
 
 
 def test_26_or_refused() -> None:
-    demands = {"tiles": {"inp_buffer": {"c": 4}, "wgt_buffer": {"c": 2}}, "order": ["weight@wgt_buffer", "input@inp_buffer"]}
-    operator = _case("26-pinned-window").model_copy(
-        update={"constraints": planner.Constraints.model_validate(demands)}
-    )
+    demands = {
+        "tiles": {"inp_buffer": {"c": 4}, "wgt_buffer": {"c": 2}},
+        "order": ["weight@wgt_buffer", "input@inp_buffer"],
+    }
+    operator = _case("26-pinned-window").model_copy(update={"constraints": planner.Constraints.model_validate(demands)})
     plan = planner.solve(operator, machine("three-scopes-4k"))
     assert plan.status == "infeasible"
     assert len(plan.conflicts) == 3

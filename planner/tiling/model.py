@@ -401,6 +401,7 @@ class Model:
         solver.parameters.symmetry_level = 0
         solver.parameters.linearization_level = 0
         solver.parameters.random_seed = settings.seed
+        solver.parameters.catch_sigint_signal = False  # signals are the caller's
         if settings.time_limit_s is not None:
             solver.parameters.max_time_in_seconds = max(settings.time_limit_s, 0.01)
         if settings.effort is not None:
