@@ -24,7 +24,7 @@ from ortools.sat.python import cp_model
 
 from planner.errors import InternalError, SpecError
 from planner.tiling.problem import Buffer, Component, Problem
-from planner.tiling.tables import Integers, footprint, moved_bounds, moved_points
+from planner.tiling.tables import Integers, footprints, moved_bounds, moved_points
 
 Expression = Any
 """A linear expression of ortools or an integer; its stubs leave the arithmetic of the two untyped."""
@@ -287,8 +287,7 @@ class Model:
         return points * scale
 
     def _footprint(self, b: Buffer, component: Component) -> _Factor:
-        tiles = product(*(self.values[d] for d in component.dims))
-        points = [footprint(component, dict(zip(component.dims, t, strict=True))) for t in tiles]
+        points = footprints(component, self.values)
         expression = cp_model.LinearExpr.weighted_sum(self._literals(b, component.dims), points)
         return _Factor(expression, min(points), max(points))
 

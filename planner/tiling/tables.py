@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import product
 from math import gcd, prod
 
 import numpy as np
@@ -25,6 +26,16 @@ PROGRAM_LIMIT = 8_000_000
 def footprint(component: Component, tile: Mapping[str, int]) -> int:
     """Lattice points that the nominal tile spans, not clipped (a factor of the buffer's footprint)."""
     return prod(_points(axis, tile) for axis in component.axes)
+
+
+def footprints(component: Component, values: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """The footprint for each combination of values, in row-major order."""
+    return _footprints(_anonymous(component), tuple(tuple(values[d]) for d in component.dims))
+
+
+@lru_cache(maxsize=1024)
+def _footprints(component: Component, values: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    return tuple(footprint(component, dict(zip(component.dims, tile, strict=True))) for tile in product(*values))
 
 
 def _points(axis: Axis, tile: Mapping[str, int]) -> int:
@@ -122,8 +133,22 @@ def _anonymous(component: Component) -> Component:
 def _moved_bounds(component: Component, extents: tuple[int, ...], values: tuple[tuple[int, ...], ...]) -> Integers:
     if prod(e * e for e in extents) > PROGRAM_LIMIT:
         return np.full([len(v) for v in values], _touched(component, extents), np.int64)
+    cut = np.stack([_first_dim_cut(component, extents, tile) for tile in values[0]])
+    return _cheapest_cuts(cut, values[1:], 1)
+
+
+@lru_cache(maxsize=4096)
+def _first_dim_cut(component: Component, extents: tuple[int, ...], tile: int) -> Integers:
+    """The first dim, usually the longest, cut for one tile: axes (start, size) of the other dims. Worth remembering,
+    as refinement asks again for the same tiles and a few more."""
+    return _cheapest_cut(np.moveaxis(_piece_points(component, extents), (0, 1), (-2, -1)), tile)
+
+
+@lru_cache(maxsize=8)
+def _piece_points(component: Component, extents: tuple[int, ...]) -> Integers:
+    """Points of every combination of pieces: axes (start, size) a dim."""
     points = _clipped_points(component, [_all_pieces(e) for e in extents])
-    return _cheapest_cuts(points.reshape([n for e in extents for n in (e, e)]), values)
+    return points.reshape([n for e in extents for n in (e, e)])
 
 
 def _all_pieces(extent: int) -> tuple[Integers, Integers]:
@@ -133,13 +158,13 @@ def _all_pieces(extent: int) -> tuple[Integers, Integers]:
     return starts, np.minimum(sizes, extent - starts)
 
 
-def _cheapest_cuts(costs: Integers, values: Sequence[Sequence[int]]) -> Integers:
-    """Cheapest way to cut every dim into pieces no longer than a value: axes (start, size) a dim in, (value) a dim out.
+def _cheapest_cuts(costs: Integers, values: Sequence[Sequence[int]], first: int) -> Integers:
+    """Cheapest way to cut dims into pieces no longer than a value: from axis `first` on, (start, size) in, (value) out.
 
     One dim after the other: the program for an earlier dim may cut it in another way for each piece of the later ones,
     which can only lower the bound.
     """
-    for i, tiles in enumerate(values):
+    for i, tiles in enumerate(values, first):
         grid = np.moveaxis(costs, (i, i + 1), (-2, -1))
         costs = np.stack([_cheapest_cut(grid, tile) for tile in tiles], axis=i)
     return costs
