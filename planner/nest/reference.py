@@ -47,9 +47,9 @@ def reference(operator: Operator, inputs: Mapping[str, Array]) -> Array:
 
 
 def _gather(operator: Operator, name: str, values: Array) -> tuple[list[str], Array]:
-    """An operand as a function of its dims: padded all round, then read through a strided window."""
+    """An operand as a function of its dims longer than 1: padded all round, then read through a strided window."""
     operand = operator.operands[name]
-    dims = [d for d in operator.dims if d in operand.dims]
+    dims = [d for d in operator.dims if d in operand.dims and operator.dims[d] > 1]
     margins: list[tuple[int, int]] = []
     for index, size in zip(operand.index, operand.shape, strict=True):
         reach = [index.offset + sum(min(0, a * (operator.dims[d] - 1)) for d, a in index.terms)]
@@ -60,7 +60,8 @@ def _gather(operator: Operator, name: str, values: Array) -> tuple[list[str], Ar
     for (before, _), index, stride in zip(margins, operand.index, padded.strides, strict=True):
         offset += (index.offset + before) * stride
         for d, a in index.terms:
-            strides[dims.index(d)] += a * stride
+            if d in dims:
+                strides[dims.index(d)] += a * stride
     flat = padded.reshape(-1).view(np.uint8)
     window: Array = np.ndarray([operator.dims[d] for d in dims], values.dtype, flat, offset, strides)
     return dims, window
@@ -68,6 +69,7 @@ def _gather(operator: Operator, name: str, values: Array) -> tuple[list[str], Ar
 
 def _broadcast(factor: tuple[list[str], Array], dims: list[str]) -> Array:
     names, values = factor
+    values = values.transpose(sorted(range(len(names)), key=lambda i: dims.index(names[i])))
     return values[tuple(slice(None) if d in names else None for d in dims)]
 
 
@@ -86,7 +88,7 @@ def _reduce(
         total = np.einsum(*arguments, present, optimize=True)
         total = total[tuple(slice(None) if any(d in names for names, _ in factors) else None for d in kept)]
         total = np.broadcast_to(total, [operator.dims[d] for d in kept])
-        return total if floats else np.rint(total).astype(np.int64)
+        return total if floats else total.astype(np.int64)
     wide = np.float64 if floats else np.int64
     combined: Array | None = None
     for factor in factors:
@@ -132,7 +134,8 @@ def _epilogue(operator: Operator, sums: Array) -> Array:
     if dtype.startswith("float"):
         return work.astype(dtype)
     limits = np.iinfo(dtype)
-    return np.minimum(np.maximum(np.rint(work) if floats else work, limits.min), limits.max).astype(dtype)
+    whole = np.rint(work) if work.dtype.kind == "f" else work
+    return np.minimum(np.maximum(whole, limits.min), limits.max).astype(dtype)
 
 
 def _points(operator: Operator) -> Array:
