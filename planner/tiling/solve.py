@@ -126,9 +126,13 @@ class Search:
             return Plan("unknown", Objective(objective, None, best.bound), self.problem.operator, self.problem.machine)
         ties = self._break_ties(best.value, everything, outermost, best.choice)
         choice = ties.choice or self._complete(best.choice)
-        cost = Objective(objective, best.value, best.bound)
-        status = "optimal" if best.value == best.bound else "feasible"
-        return realise(self.problem, choice.tiles, status, cost, ties_proved=ties.status == "optimal")
+        # Where time ran out, breaking ties may have come upon a plan that moves less.
+        traffic = stage_costs(self.problem, buffer_costs(self.problem, choice.tiles))["traffic"]
+        cost = Objective(objective, traffic, best.bound)
+        status = "optimal" if traffic == best.bound else "feasible"
+        return realise(
+            self.problem, choice.tiles, status, cost, ties_proved=ties.status == "optimal" and traffic == best.value
+        )
 
     def _rules_reach_inwards(self) -> bool:
         """Whether inner buffers may be unable to take their smallest tiles below all others."""

@@ -132,7 +132,7 @@ def _anonymous(component: Component) -> Component:
 @lru_cache(maxsize=256)
 def _moved_bounds(component: Component, extents: tuple[int, ...], values: tuple[tuple[int, ...], ...]) -> Integers:
     if prod(e * e for e in extents) > PROGRAM_LIMIT:
-        return np.full([len(v) for v in values], _touched(component, extents), np.int64)
+        return np.maximum(_touched(component, extents), _rate_bounds(component, extents, values))
     cut = np.stack([_first_dim_cut(component, extents, tile) for tile in values[0]])
     return _cheapest_cuts(cut, values[1:], 1)
 
@@ -178,6 +178,50 @@ def _cheapest_cut(grid: Integers, tile: int) -> Integers:
         longest = min(tile, extent - start)
         best[..., start] = (grid[..., start, :longest] + best[..., start + 1 : start + longest + 1]).min(axis=-1)
     return best[..., 0]
+
+
+def _rate_bounds(component: Component, extents: tuple[int, ...], values: tuple[tuple[int, ...], ...]) -> Integers:
+    """For a window over a dim too long for the program: points per index of the long dim, at the best length of a piece.
+
+    A piece of x by y spans a number of points that is affine in x from 2 on, so that the rate is least at x = 1, at x = 2
+    or at the whole tile. What clipping may save, at most, is taken off. Zero where that reasoning does not apply.
+    """
+    bounds = np.zeros([len(v) for v in values], np.int64)
+    if len(extents) != 2 or len(component.axes) != 1 or min(extents) > 64:
+        return bounds
+    (axis,) = component.axes
+    long = int(extents[1] > extents[0])
+    a, d = (dict(axis.terms)[component.dims[i]] for i in (long, 1 - long))
+    if a < 0 or d < 0:
+        return bounds
+    saved = _clipped_at_most(axis, a, d, extents[long], extents[1 - long])
+    for i, tile in enumerate(values[long]):
+        for j, window in enumerate(values[1 - long]):
+            points = min(
+                -(-extents[long] * _window_points(a, d, x, extents[1 - long], window) // x)
+                for x in {1, min(2, tile), tile}
+            )
+            bounds[(i, j) if long == 0 else (j, i)] = max(0, points - saved)
+    return bounds
+
+
+def _window_points(a: int, d: int, x: int, extent: int, window: int) -> int:
+    """Fewest points that a piece of x spans with all of the short dim, cut into pieces no longer than `window`."""
+    best = [0]
+    for end in range(1, extent + 1):
+        best.append(min(best[end - y] + _span_points(a, d, x, y) for y in range(1, min(window, end) + 1)))
+    return best[extent]
+
+
+def _span_points(a: int, d: int, x: int, y: int) -> int:
+    step = gcd(a if x > 1 else 0, d if y > 1 else 0) or 1
+    return (a * (x - 1) + d * (y - 1)) // step + 1
+
+
+def _clipped_at_most(axis: Axis, a: int, d: int, extent: int, short: int) -> int:
+    """Points outside the operand, summed over pieces that begin (or end) at every index: more than any cut clips."""
+    places = np.arange(extent)[:, None] * a + np.arange(short)[None, :] * d + axis.offset
+    return int(np.maximum(0, -places).sum() + np.maximum(0, places - axis.size + 1).sum())
 
 
 def _touched(component: Component, extents: Sequence[int]) -> int:
