@@ -7,10 +7,10 @@ import os
 import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -175,39 +175,49 @@ def _solve(
 ) -> Plan:
     from planner.tiling.solve import solve
 
-    console = Console(stderr=True, highlight=False)
-    last = (0.0, None, 0)
-
-    def report(progress: Progress) -> None:
-        nonlocal last
-        before, value, bound = last
-        if progress.elapsed_s >= before + 1 and (value, bound) != (progress.value, progress.bound):
-            last = (progress.elapsed_s, progress.value, progress.bound)
-            console.print(f"{progress.elapsed_s:6.1f} s  best {progress.value} B, bound {progress.bound} B")
-
-    return _interruptible(
-        solve,
-        operator,
-        machine,
-        objective=objective,
-        tiles=tiles,
-        time_limit_s=time_limit_s,
-        workers=min(os.cpu_count() or 1, 8) if workers is None else workers,
-        seed=seed,
-        progress=report,
+    watch = _Watch()
+    return watch.over(
+        lambda: solve(
+            operator,
+            machine,
+            objective=objective,
+            tiles=tiles,
+            time_limit_s=time_limit_s,
+            workers=min(os.cpu_count() or 1, 8) if workers is None else workers,
+            seed=seed,
+            progress=watch.seen,
+        )
     )
 
 
-def _interruptible(work: Callable[..., Plan], *arguments: Any, **options: Any) -> Plan:
-    """Run in a thread: Python heeds an interrupt only between its own instructions, and the solver may take long."""
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(work, *arguments, **options)
-        while True:
-            try:
-                return future.result(timeout=0.1)
-            except FutureTimeoutError:
-                if future.done():
-                    return future.result()
+class _Watch:
+    """Tells on stderr how far a solve is, about once a second from the first second on."""
+
+    def __init__(self) -> None:
+        self.latest: Progress | None = None
+        self.console = Console(stderr=True, highlight=False)
+
+    def seen(self, progress: Progress) -> None:
+        """Keep what the solver last said."""
+        self.latest = progress
+
+    def over(self, work: Callable[[], Plan]) -> Plan:
+        """Run in a thread: Python heeds an interrupt only between its own instructions, and the solver may take long."""
+        started = told = time.monotonic()
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(work)
+            while not future.done():
+                wait([future], timeout=0.1)
+                if time.monotonic() - told >= 1 and not future.done():
+                    told = time.monotonic()
+                    self._tell(told - started)
+            return future.result()
+
+    def _tell(self, elapsed_s: float) -> None:
+        what = "searching"
+        if self.latest is not None:
+            what = f"best {self.latest.value} B, bound {self.latest.bound} B"
+        self.console.print(f"{elapsed_s:6.1f} s  {what}")
 
 
 _RULE = re.compile(r"(?:(?P<place>[^:]+):)?\s*(?P<dim>\w+)\s*(?P<sign>=|%|>=|<=)\s*(?P<size>\d+)")

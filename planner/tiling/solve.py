@@ -5,9 +5,9 @@ model (a lower bound) and the exact count of what it chose, until the two agree 
 
 - `traffic` needs the outermost buffers only: the inner ones move nothing from the backing store, and fit with their
   smallest tiles. Where the user's rules reach inner buffers, all take part.
-- `ties` involves all buffers. On a machine one scope deep it is solved like the first stage. On a deeper one the outermost
-  buffers are settled first and the inner ones below them; bounds found for each depth on its own add up to one for all,
-  and where the plan meets it, it is proved the best of its equals (`Plan.ties_proved`).
+- `ties` involves all buffers. On a machine one scope deep it is solved like the first stage. On a deeper one the buffers of
+  each depth are first solved on their own: their bounds add up to one for all, and the inner ones' tiles are settled while
+  the outer ones are searched above them. Where the plan meets the bound, it is proved the best of its equals.
 """
 
 from __future__ import annotations
@@ -171,23 +171,43 @@ class Search:
         effort = replace(settings, effort=DEEP_EFFORT)
         deeper = sorted({b.depth for b in self.problem.buffers} - {0})
         with ThreadPoolExecutor(self.workers) as pool:
-            bounds = [pool.submit(self._depth_bound, depth, effort) for depth in deeper]
+            parts = [pool.submit(self._depth_alone, depth, effort) for depth in deeper]
             outer = self._minimise("ties", outermost, limits, effort, rounds=DEEP_ROUNDS)
-            bound = (outer.bound or 0) + sum(b.result() for b in bounds)
-        settled = {b: t for b, t in (outer.choice or choice).tiles.items() if b in outermost}
-        start = self._complete(Choice(settled, {})) if len(choice.tiles) < len(everything) else None
-        inner = self._minimise(
-            "ties", everything, limits, effort, at_least=bound, rounds=DEEP_ROUNDS, fixed=settled, start=start
-        )
-        # What was proved holds below the settled tiles only; for all plans the sum of the bounds does.
-        return replace(inner, status="optimal" if inner.value == bound else "feasible")
+            inner = [part.result() for part in parts]
+        bound = sum(part.bound or 0 for part in (outer, *inner))
+        best = self._settle(outer.choice or choice, inner, everything, limits, effort, bound)
+        # What was proved holds with some tiles settled only; for all plans the sum of the bounds does.
+        return replace(best, status="optimal" if best.value == bound else "feasible")
 
-    def _depth_bound(self, depth: int, settings: Settings) -> int:
+    def _settle(
+        self,
+        outer: Choice,
+        inner: Sequence[Outcome],
+        everything: Sequence[int],
+        limits: Mapping[Stage, int],
+        effort: Settings,
+        bound: int,
+    ) -> Outcome:
+        """Settle the inner buffers as they would be on their own and search the outer ones above them; where that fits
+        no plan of this traffic, settle the outer ones and search the inner ones below."""
+        outermost = {b.index for b in self.problem.buffers if b.outer is None}
+        above = {b: t for b, t in outer.tiles.items() if b in outermost}
+        below = {b: t for part in inner if part.choice for b, t in part.choice.tiles.items()}
+        start = None if self._rules_reach_inwards() else self._complete(Choice(above, {}))
+        for fixed in (below, above):
+            found = self._minimise(
+                "ties", everything, limits, effort, at_least=bound, rounds=DEEP_ROUNDS, fixed=fixed, start=start
+            )
+            if found.choice is not None and (start is None or found.choice is not start):
+                return found
+        return Outcome("feasible", None, bound, start)
+
+    def _depth_alone(self, depth: int, settings: Settings) -> Outcome:
         """The least that the buffers at one depth add to the ties, whatever lies above them."""
         buffers = [b.index for b in self.problem.buffers if b.depth == depth]
         # Each part learns for itself: what one thread learns must not depend on how far another has come.
         alone = replace(self, calls=0, progress=None)
-        return alone._minimise("ties", buffers, {}, settings, rounds=DEEP_ROUNDS).bound or 0
+        return alone._minimise("ties", buffers, {}, settings, rounds=DEEP_ROUNDS)
 
     def _complete(self, choice: Choice) -> Choice:
         """Give buffers that have no tiles yet their smallest ones."""
