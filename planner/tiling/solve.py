@@ -32,8 +32,8 @@ from planner.tiling.realise import realise
 TIE_EFFORT, TIE_ROUNDS = 4.0, 20
 """Deterministic seconds of one solve, and rounds of model and exact count, that a part of the tie-break may take. Past
 them the best plan found stands and says that it is not proved the best of its equals."""
-DEEP_EFFORT, DEEP_ROUNDS = 0.2, 4
-"""The same on machines more than one scope deep."""
+DEEP_EFFORT, OUTER_ROUNDS, INNER_ROUNDS, JOINT_ROUNDS = 0.2, 2, 4, 6
+"""The same on machines more than one scope deep: for the buffers of one depth alone, and for all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Search:
         deeper = sorted({b.depth for b in self.problem.buffers} - {0})
         with ThreadPoolExecutor(self.workers) as pool:
             parts = [pool.submit(self._depth_alone, depth, effort) for depth in deeper]
-            outer = self._minimise("ties", outermost, limits, effort, rounds=DEEP_ROUNDS)
+            outer = self._minimise("ties", outermost, limits, effort, rounds=OUTER_ROUNDS)
             inner = [part.result() for part in parts]
         bound = sum(part.bound or 0 for part in (outer, *inner))
         best = self._settle(outer.choice or choice, inner, everything, limits, effort, bound)
@@ -196,7 +196,7 @@ class Search:
         start = None if self._rules_reach_inwards() else self._complete(Choice(above, {}))
         for fixed in (below, above):
             found = self._minimise(
-                "ties", everything, limits, effort, at_least=bound, rounds=DEEP_ROUNDS, fixed=fixed, start=start
+                "ties", everything, limits, effort, at_least=bound, rounds=JOINT_ROUNDS, fixed=fixed, start=start
             )
             if found.choice is not None and (start is None or found.choice is not start):
                 return found
@@ -207,7 +207,7 @@ class Search:
         buffers = [b.index for b in self.problem.buffers if b.depth == depth]
         # Each part learns for itself: what one thread learns must not depend on how far another has come.
         alone = replace(self, calls=0, progress=None)
-        return alone._minimise("ties", buffers, {}, settings, rounds=DEEP_ROUNDS)
+        return alone._minimise("ties", buffers, {}, settings, rounds=INNER_ROUNDS)
 
     def _complete(self, choice: Choice) -> Choice:
         """Give buffers that have no tiles yet their smallest ones."""
