@@ -49,7 +49,7 @@ def _epilogue(draw: Draw, accumulate: str) -> Spec:
     made: Spec = {"relu": draw(st.booleans())}
     if draw(st.booleans()):
         made["clip"] = draw(st.sampled_from([(-100, 90), (0, 6), (3, 3)]))
-    if accumulate.startswith("int") and draw(st.booleans()):
+    if accumulate in ("int8", "int16", "int32") and draw(st.booleans()):
         made["requantise"] = {
             "multiplier": draw(st.integers(-300, 300)),
             "shift": draw(st.integers(0, 12)),

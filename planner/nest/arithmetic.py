@@ -24,8 +24,22 @@ def neutral(operator: Operator) -> int | float:
     return int(np.iinfo(operator.accumulate).min)
 
 
+def output_dims(operator: Operator) -> list[str]:
+    """The dim that each axis of the output runs over; "" for an axis of one element, whatever its index names."""
+    return [next((d for d in axis.dims if operator.dims[d] > 1), "") for axis in operator.output.index]
+
+
 def reduce_tile(operator: Operator, factors: Sequence[tuple[Sequence[str], Array]], result: Sequence[str]) -> Array:
-    """Combine factors (dims and values) and reduce to the dims of `result`; in the accumulator's dtype, integers wrap."""
+    """Combine factors (dims and values) and reduce to the dims of `result`; in the accumulator's dtype, integers wrap.
+
+    One axis a dim of `result`, of length 1 for a dim that no factor has: the reduction is the same all along it.
+    """
+    found = {d for dims, _ in factors for d in dims}
+    reduced = _reduce(operator, factors, [d for d in result if d in found])
+    return reduced[tuple(slice(None) if d in found else None for d in result)]
+
+
+def _reduce(operator: Operator, factors: Sequence[tuple[Sequence[str], Array]], result: Sequence[str]) -> Array:
     if operator.reduce == "sum" and operator.combine == "multiply" and len(factors) == 2:
         return _contract(operator, factors[0], factors[1], result)
     dims = list(dict.fromkeys([*result, *(d for ds, _ in factors for d in ds)]))
@@ -149,7 +163,7 @@ def _window_counts(operator: Operator, ranges: Mapping[str, range]) -> Array:
     """Points of the averaged window at each output element: all of them, or those inside the operand."""
     average = operator.epilogue.average
     assert average is not None
-    dims = [d for axis in operator.output.index for d in (axis.dims or ("",))]
+    dims = output_dims(operator)
     counts: Array = np.ones([len(ranges[d]) if d else 1 for d in dims], np.int64)
     operand = operator.operands[average.operand]
     covered: set[str] = set()
@@ -160,6 +174,8 @@ def _window_counts(operator: Operator, ranges: Mapping[str, range]) -> Array:
         covered |= set(window)
         places = np.full([1] * (len(dims) + len(window)), index.offset, np.int64)
         for dim, a in index.terms:
+            if operator.dims[dim] == 1:
+                continue
             axis = len(dims) + window.index(dim) if dim in window else dims.index(dim)
             along = np.array(range(operator.dims[dim]) if dim in window else ranges[dim], np.int64)
             places = places + a * along.reshape([-1 if i == axis else 1 for i in range(places.ndim)])

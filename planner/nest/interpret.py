@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from planner.errors import VerificationError
-from planner.nest.arithmetic import Array, accumulate, finish, neutral, reduce_tile
+from planner.nest.arithmetic import Array, accumulate, finish, neutral, output_dims, reduce_tile
 from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When
 from planner.spec.affine import Affine
 
@@ -347,8 +347,8 @@ class _Run:
             live.values[target] = neutral(operator)
         else:
             bias = self._alive(init.bias)
-            dims, values = self._operand_tile(bias, init.tile)
-            order = [d for axis in operator.output.index for d in (axis.dims or ("",))]
+            ((dims, values),) = _drop_singles(operator.dims, [self._operand_tile(bias, init.tile)])
+            order = output_dims(operator)
             shape = [values.shape[dims.index(d)] if d in dims else 1 for d in order]
             spread = values.transpose([dims.index(d) for d in order if d in dims]).reshape(shape)
             live.values[target] = np.broadcast_to(spread, live.values[target].shape).astype(operator.accumulate)
@@ -381,10 +381,10 @@ class _Run:
         box = self._span(operator.output.index, compute.tile)
         target = self._slots(live, box.lows, box.steps, box.counts)
         self._need(live, target, VALUE)
-        dims = [d for axis in operator.output.index for d in axis.dims if operator.dims[d] > 1]
-        singles = [(names, values) for names, values in factors]
-        reduced = reduce_tile(operator, _drop_singles(operator.dims, singles), dims)
-        live.values[target] = accumulate(operator, live.values[target], reduced.reshape(live.values[target].shape))
+        axes = output_dims(operator)
+        reduced = reduce_tile(operator, _drop_singles(operator.dims, factors), [d for d in axes if d])
+        placed = reduced[tuple(slice(None) if d else None for d in axes)]
+        live.values[target] = accumulate(operator, live.values[target], placed)
 
     def _finish(self, live: _Live) -> None:
         operator = self.kernel.operator

@@ -86,7 +86,8 @@ class _Lowering:
             case "bias":
                 before.append(Load(name, When("first", above)))
             case "output":
-                before.append(Load(name, When("not_first", above)))
+                if above:
+                    before.append(Load(name, When("not_first", above)))
                 if name == self.inner[attach.operand]:
                     after.append(Finish(name, When("last", above)))
                 after.append(Store(name, When("last", above)))

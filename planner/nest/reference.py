@@ -68,6 +68,7 @@ def _gather(operator: Operator, name: str, values: Array) -> tuple[list[str], Ar
 
 def _broadcast(factor: tuple[list[str], Array], dims: list[str]) -> Array:
     names, values = factor
+    values = values.transpose(sorted(range(len(names)), key=lambda i: dims.index(names[i])))
     return values[tuple(slice(None) if d in names else None for d in dims)]
 
 
@@ -86,7 +87,7 @@ def _reduce(
         total = np.einsum(*arguments, present, optimize=True)
         total = total[tuple(slice(None) if any(d in names for names, _ in factors) else None for d in kept)]
         total = np.broadcast_to(total, [operator.dims[d] for d in kept])
-        return total if floats else np.rint(total).astype(np.int64)
+        return total if floats else total.astype(np.int64)
     wide = np.float64 if floats else np.int64
     combined: Array | None = None
     for factor in factors:
@@ -132,7 +133,8 @@ def _epilogue(operator: Operator, sums: Array) -> Array:
     if dtype.startswith("float"):
         return work.astype(dtype)
     limits = np.iinfo(dtype)
-    return np.minimum(np.maximum(np.rint(work) if floats else work, limits.min), limits.max).astype(dtype)
+    whole = np.rint(work) if work.dtype.kind == "f" else work
+    return np.minimum(np.maximum(whole, limits.min), limits.max).astype(dtype)
 
 
 def _points(operator: Operator) -> Array:
