@@ -60,9 +60,9 @@ def _epilogue(draw: Draw, accumulate: str) -> Spec:
 
 def _spec(draw: Draw, dims: dict[str, int], operands: Spec, accumulate: str, **more: Any) -> Spec:
     epilogue = {**_epilogue(draw, accumulate), **more.pop("epilogue", {})}
-    return {
-        "name": "random", "dims": dims, "accumulate": accumulate, "operands": operands, "epilogue": epilogue, **more,
-    }  # fmt: skip
+    order = draw(st.permutations(list(dims)))
+    base = {"name": "random", "dims": {d: dims[d] for d in order}, "operands": operands}
+    return {**base, "accumulate": accumulate, "epilogue": epilogue, **more}
 
 
 def _bias(draw: Draw, operands: Spec, accumulate: str, shape: list[int], index: list[str]) -> None:
@@ -112,9 +112,12 @@ def _matmul(draw: Draw) -> Spec:
     operands = {
         "a": _operand("input", factor, [m, k], ["m", "k"]),
         "b": _operand("weight", factor, [k, n], ["k", "n"]),
-        "y": _operand("output", result, [m, n], ["m", "n"]),
+        "y": _operand("output", result, *draw(st.sampled_from([([m, n], ["m", "n"]), ([n, m], ["n", "m"])]))),
     }
-    _bias(draw, operands, accumulate, *draw(st.sampled_from([([n], ["n"]), ([m, n], ["m", "n"]), ([1], ["0"])])))
+    shapes = [([n], ["n"]), ([m, n], ["m", "n"]), ([1], ["0"]), ([1, m], ["z", "m"]), ([n], ["n + 2*z"])]
+    _bias(draw, operands, accumulate, *draw(st.sampled_from(shapes)))
+    if "z" in str(operands.get("bias")):
+        return _spec(draw, {"m": m, "n": n, "k": k, "z": 1}, operands, accumulate)
     return _spec(draw, {"m": m, "n": n, "k": k}, operands, accumulate)
 
 

@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-import keyword
-import re
+import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import assert_never
 
 import numpy as np
 
+from planner.emit.names import Names, words
+from planner.emit.numpy_helpers import HELPERS, RESERVED
+from planner.nest.arithmetic import EXACT_FLOAT, neutral, output_dims, tolerance
 from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When
 from planner.spec.affine import Affine
 
-_HELPERS = '''
-def span(offset, *terms):
-    """The lattice of offset + sum(a * i), each i in [start, end): its lowest index, step and number of points."""
-    low = offset + sum(a * (start if a > 0 else end - 1) for a, start, end in terms)
-    step = math.gcd(*(abs(a) for a, start, end in terms if end - start > 1)) or 1
-    return low, step, sum(abs(a) * (end - start - 1) for a, start, end in terms) // step + 1
-
-
-def clip(box, shape):
-    """The part of a box inside the tensor; None if there is none."""
-    clipped = []
-    for (low, step, count), size in zip(box, shape):
-        first, last = max(0, -(low // step)), min(count - 1, (size - 1 - low) // step)
-        if last < first:
-            return None
-        clipped.append((low + first * step, step, last - first + 1))
-    return clipped
-
-
-def at(box, base=None, steps=None):
-    """Slices of a box: in a whole tensor, or in a buffer whose slot 0 holds index `base` and slots lie `steps` apart."""
-    base, steps = base or [0] * len(box), steps or [1] * len(box)
-    return tuple(
-        slice((low - b) // s, (low - b) // s + max(step // s, 1) * (count - 1) + 1, max(step // s, 1))
-        for (low, step, count), b, s in zip(box, base, steps)
-    )
-
-
-def view(arena, offset, shape, dtype, slot_bytes):
-    """A typed view of a scope's bytes at an address; each slot takes `slot_bytes`."""
-    strides = [slot_bytes * math.prod(shape[i + 1 :]) for i in range(len(shape))]
-    return np.ndarray(shape, dtype, arena, offset, strides)
-
-
-def window(values, base, steps, index, dims):
-    """values[index of the dims] as an array with one axis a dim; `dims` gives each dim's range."""
-    strides, corner = dict.fromkeys(dims, 0), []
-    for (offset, terms), stride, b, s in zip(index, values.strides, base, steps):
-        corner.append((offset + sum(a * dims[d][0] for d, a in terms.items()) - b) // s)
-        for d, a in terms.items():
-            if dims[d][1] - dims[d][0] > 1:
-                strides[d] += a // s * stride
-    start = values[tuple(slice(c, None) for c in corner)]
-    return np.lib.stride_tricks.as_strided(start, [b - a for a, b in dims.values()], list(strides.values()))
-'''
-
-
-_TAKEN = frozenset(
-    "math np span clip at view window finish plain box total values count place range min max sum abs str len zip dict list "
-    "tuple print int random expected actual different".split()
-)
-"""Names that the module's own code uses."""
+_OF_A_BUFFER = ("", "_box", "_base", "_inside", "_result", "_visit")
+"""Endings of the variables that go with each buffer."""
 
 
 def emit(kernel: Kernel) -> str:
@@ -74,25 +26,38 @@ def emit(kernel: Kernel) -> str:
 
 
 def identifier(name: str) -> str:
-    """A Python name for a name out of a spec."""
-    plain = re.sub(r"\W", "_", name)
-    if keyword.iskeyword(plain) or plain in _TAKEN:
-        return f"{plain}_"
-    return f"_{plain}" if not plain or plain[0].isdigit() else plain
+    """The Python name of the function that is emitted for an operator of this name."""
+    return Names(set(RESERVED)).new(name)
 
 
 @dataclass(slots=True)
 class _Emitter:
     kernel: Kernel
+    operands: dict[str, str] = field(init=False)
+    """Names in the source, by operand; likewise of arenas by memory, of buffers, and of loop variables."""
+    arenas: dict[str, str] = field(init=False)
+    buffers: dict[str, str] = field(init=False)
+    loops: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        operator = self.kernel.operator
+        names = Names({*RESERVED, *(f"x{i}" for i in range(len(operator.factors)))})
+        names.taken.add(identifier(operator.name))
+        found = [s.var for s in _walk(self.kernel.body) if isinstance(s, For)]
+        self.loops = {var: names.new(var, ("", "_end")) for var in found}
+        self.operands = {name: names.new(name, ("", "_partial")) for name in operator.operands}
+        self.arenas = {a.memory: names.new(f"{a.memory}_bytes") for a in self.kernel.arenas}
+        self.buffers = {b.name: names.new(f"{b.operand}_{b.memory}", _OF_A_BUFFER) for b in self.kernel.buffers}
 
     def module(self) -> str:
         operator = self.kernel.operator
-        inputs = [identifier(n) for n, o in operator.operands.items() if o.role != "output"]
+        inputs = [self.operands[n] for n, o in operator.operands.items() if o.role != "output"]
+        dims = ", ".join(f"{words(d)} = {n}" for d, n in operator.dims.items())
         lines = [
-            f'"""Kernel of {operator.name}: {", ".join(f"{d} = {n}" for d, n in operator.dims.items())}.',
+            f'"""Kernel of {words(operator.name)}: {dims}.',
             "",
             *(
-                f"{n}: {o.dtype} {list(o.shape)}, index [{', '.join(map(str, o.index))}]"
+                f"{words(n)}: {o.dtype} {list(o.shape)}, index [{', '.join(map(str, o.index))}]"
                 for n, o in operator.operands.items()
             ),
             "",
@@ -101,7 +66,7 @@ class _Emitter:
             "import math",
             "",
             "import numpy as np",
-            _HELPERS,
+            HELPERS,
             "",
             *self._finish_function(),
             "",
@@ -109,7 +74,7 @@ class _Emitter:
             f"def {identifier(operator.name)}({', '.join(inputs)}):",
             *_indented(self._prologue(), 1),
             *_indented(self._statements(self.kernel.body), 1),
-            f"    return {identifier(operator.output_name)}",
+            f"    return {self.operands[operator.output_name]}",
             "",
             "",
             *self._plain_function(inputs),
@@ -121,22 +86,19 @@ class _Emitter:
 
     def _prologue(self) -> Iterator[str]:
         operator = self.kernel.operator
-        name, output = operator.output_name, operator.output
-        yield f"{identifier(name)} = np.zeros({output.shape}, np.{output.dtype})"
+        name, output = self.operands[operator.output_name], operator.output
+        yield f"{name} = np.zeros({output.shape}, np.{output.dtype})"
         if self._spills_home():
-            yield f"{identifier(name)}_partial = np.zeros({output.shape}, np.{operator.accumulate})  # partial sums"
+            yield f"{name}_partial = np.zeros({output.shape}, np.{operator.accumulate})  # partial sums"
         for arena in self.kernel.arenas:
             used = max(
                 (b.offset_bytes + b.size_bytes for b in self.kernel.buffers if b.memory == arena.memory), default=0
             )
             if used:
-                yield f"{self._arena(arena.memory)} = np.zeros({used}, np.uint8)  # of {arena.capacity_bytes} B"
+                yield f"{self.arenas[arena.memory]} = np.zeros({used}, np.uint8)  # of {arena.capacity_bytes} B"
         for b in self.kernel.buffers:
             if b.copies > 1:
-                yield f"{_name(b)}_visit = -1"
-
-    def _arena(self, memory: str) -> str:
-        return f"{identifier(memory)}_bytes"
+                yield f"{self.buffers[b.name]}_visit = -1"
 
     def _spills_home(self) -> bool:
         return any(
@@ -151,9 +113,9 @@ class _Emitter:
             match statement:
                 case For():
                     start, end = self._range(statement.dim, statement.outer)
-                    yield f"for {statement.var} in range({start}, {end}, {statement.tile}):"
-                    clamp = f"min({statement.var} + {statement.tile}, {end})"
-                    yield from _indented([f"{statement.var}_end = {clamp}"], 1)
+                    var = self.loops[statement.var]
+                    yield f"for {var} in range({start}, {end}, {statement.tile}):"
+                    yield f"    {var}_end = min({var} + {statement.tile}, {end})"
                     yield from _indented(self._statements(statement.body), 1)
                 case Visit():
                     yield from self._visit(statement)
@@ -172,7 +134,9 @@ class _Emitter:
                     assert_never(statement)
 
     def _range(self, dim: str, loop: str | None) -> tuple[str, str]:
-        return ("0", str(self.kernel.operator.dims[dim])) if loop is None else (loop, f"{loop}_end")
+        if loop is None:
+            return "0", str(self.kernel.operator.dims[dim])
+        return self.loops[loop], f"{self.loops[loop]}_end"
 
     def _when(self, when: When, body: Iterator[str]) -> Iterator[str]:
         if when.kind == "always":
@@ -190,7 +154,8 @@ class _Emitter:
         tests: list[str] = []
         for var in when.loops:
             start, end = self._range(loops[var].dim, loops[var].outer)
-            tests.append(f"{var}_end == {end}" if when.kind == "last" else f"{var} == {start}")
+            own = self.loops[var]
+            tests.append(f"{own}_end == {end}" if when.kind == "last" else f"{own} == {start}")
         joined = " and ".join(tests)
         return f"not ({joined})" if when.kind == "not_first" else joined
 
@@ -204,30 +169,30 @@ class _Emitter:
     def _visit(self, visit: Visit) -> Iterator[str]:
         b = self.kernel.buffer(visit.buffer)
         operand = self.kernel.operator.operands[b.operand]
-        name, offset = _name(b), str(b.offset_bytes)
-        yield f"# {b.operand} in {b.memory}: {list(b.shape)} at byte {b.offset_bytes}"
+        name, arena, offset = self.buffers[b.name], self.arenas[b.memory], str(b.offset_bytes)
+        yield f"# {words(b.operand)} in {words(b.memory)}: {list(b.shape)} at byte {b.offset_bytes}"
         if b.copies > 1:
             yield f"{name}_visit += 1"
             offset = f"{b.offset_bytes} + {name}_visit % {b.copies} * {b.size_bytes // b.copies}"
-        yield f"{name} = view({self._arena(b.memory)}, {offset}, {b.shape}, np.{b.dtype}, {b.slot_bytes})"
+        yield f"{name} = view({arena}, {offset}, {b.shape}, np.{b.dtype}, {b.slot_bytes})"
         if operand.role == "output":
-            yield f"{name}_result = view({self._arena(b.memory)}, {offset}, {b.shape}, np.{operand.dtype}, {b.slot_bytes})"
+            yield f"{name}_result = view({arena}, {offset}, {b.shape}, np.{operand.dtype}, {b.slot_bytes})"
         yield f"{name}_box = {self._box(operand.index, visit.tile)}"
         yield f"{name}_base = [low for low, _, _ in {name}_box]"
 
     def _in(self, b: Buffer, box: str) -> str:
-        return f"at({box}, {_name(b)}_base, {b.steps})"
+        return f"at({box}, {self.buffers[b.name]}_base, {b.steps})"
 
     def _load(self, b: Buffer) -> Iterator[str]:
-        operator, name = self.kernel.operator, _name(b)
+        operator, name = self.kernel.operator, self.buffers[b.name]
         role = operator.operands[b.operand].role
         if b.outer is not None:
             outer = self.kernel.buffer(b.outer)
-            source = f"{_name(outer)}[{self._in(outer, f'{name}_inside')}]"
+            source = f"{self.buffers[outer.name]}[{self._in(outer, f'{name}_inside')}]"
         elif role == "output":
-            source = f"{identifier(b.operand)}_partial[at({name}_inside)]"
+            source = f"{self.operands[b.operand]}_partial[at({name}_inside)]"
         else:
-            source = f"{identifier(b.operand)}[at({name}_inside)]"
+            source = f"{self.operands[b.operand]}[at({name}_inside)]"
         if role == "output":
             yield f"{name}_inside = {name}_box  # partial sums come back"
             yield f"{name}[{self._in(b, f'{name}_inside')}] = {source}"
@@ -253,92 +218,115 @@ class _Emitter:
 
     def _init(self, init: Init) -> Iterator[str]:
         operator, b = self.kernel.operator, self.kernel.buffer(init.buffer)
-        target = f"{_name(b)}[{self._in(b, self._box(operator.output.index, init.tile))}]"
+        target = f"{self.buffers[b.name]}[{self._in(b, self._box(operator.output.index, init.tile))}]"
         if init.bias is None:
-            start = 0 if operator.reduce == "sum" else _lowest(operator.accumulate)
-            yield f"{target} = {_literal(start)}"
+            yield f"{target} = {_literal(neutral(operator))}"
             return
         bias = self.kernel.buffer(init.bias)
-        names = [d for d in operator.dims if d in operator.operands[bias.operand].dims]
-        picked = ", ".join(":" if d in names else "None" for d in self._output_dims())
-        yield f"{target} = {self._window(bias, init.tile)}[{picked}]  # start from the bias"
+        yield f"{target} = {self._spread(self._window(bias, init.tile), bias.operand)}  # start from the bias"
 
-    def _output_dims(self) -> list[str]:
-        return [axis.dims[0] if axis.dims else "" for axis in self.kernel.operator.output.index]
+    def _spread(self, window: str, operand: str) -> str:
+        """An operand's window as an array with the axes of the output."""
+        axes, own = output_dims(self.kernel.operator), self._dims(operand)
+        order = [own.index(d) for d in axes if d in own]
+        moved = f"{window}.transpose({order})" if order != sorted(order) else window
+        return f"{moved}[{', '.join(':' if d in own else 'None' for d in axes)}]"
+
+    def _dims(self, operand: str) -> list[str]:
+        """The dims longer than 1 of an operand: the axes of its window."""
+        operator = self.kernel.operator
+        return [d for d, n in operator.dims.items() if n > 1 and d in operator.operands[operand].dims]
 
     def _window(self, b: Buffer, tile: Tile) -> str:
-        operand = self.kernel.operator.operands[b.operand]
-        names = [d for d in self.kernel.operator.dims if d in operand.dims]
-        dims = ", ".join(f"{d!r}: ({', '.join(self._range(d, tile.loop(d)))})" for d in names)
-        return f"window({_name(b)}, {_name(b)}_base, {b.steps}, {_index(operand.index)}, {{{dims}}})"
+        name, own = self.buffers[b.name], self._dims(b.operand)
+        dims = ", ".join(f"{d!r}: ({', '.join(self._range(d, tile.loop(d)))})" for d in own)
+        return f"window({name}, {name}_base, {b.steps}, {self._index(b.operand)}, {{{dims}}})"
+
+    def _index(self, operand: str) -> str:
+        """The index of each axis as (offset, coefficients); a dim of extent 1 is always 0 and left out."""
+        own, index = self._dims(operand), self.kernel.operator.operands[operand].index
+        return "[" + ", ".join(f"({i.offset}, { {d: a for d, a in i.terms if d in own} })" for i in index) + "]"
 
     def _compute(self, compute: Compute) -> Iterator[str]:
         operator, out = self.kernel.operator, self.kernel.buffer(compute.output)
         factors = [self._window(self.kernel.buffer(f), compute.tile) for f in compute.factors]
-        target = f"{_name(out)}[{self._in(out, self._box(operator.output.index, compute.tile))}]"
+        target = f"{self.buffers[out.name]}[{self._in(out, self._box(operator.output.index, compute.tile))}]"
         yield from self._reduction(target, factors, [self.kernel.buffer(f).operand for f in compute.factors])
 
     def _reduction(self, target: str, factors: Sequence[str], names: Sequence[str]) -> Iterator[str]:
         """Fold the factors into the target: a sum of products by einsum, anything else by broadcasting."""
         operator = self.kernel.operator
-        letters = {d: chr(ord("a") + i) for i, d in enumerate(operator.dims)}
-        subscripts = ["".join(letters[d] for d in operator.dims if d in operator.operands[n].dims) for n in names]
-        kept = [d for d in self._output_dims() if d]
+        subscripts = dict(zip(operator.dims, string.ascii_letters, strict=False))
+        own = {n: self._dims(n) for n in names}
+        axes = output_dims(operator)
+        kept = [d for d in axes if d and any(d in dims for dims in own.values())]
+        picked = ", ".join(":" if d in kept else "None" for d in axes)
         for i, factor in enumerate(factors):
             yield f"x{i} = {factor}.astype(np.{self._wide()})"
         if operator.reduce == "sum" and operator.combine == "multiply":
-            everywhere = "".join(letters[d] for d in kept if any(letters[d] in s for s in subscripts))
+            terms = ",".join("".join(subscripts[d] for d in own[n]) for n in names)
+            result = "".join(subscripts[d] for d in kept)
             arguments = ", ".join(f"x{i}" for i in range(len(factors)))
-            yield f'total = np.einsum("{",".join(subscripts)}->{everywhere}", {arguments}, optimize=True)'
-            present = "".join(everywhere)
-            picked = ", ".join(":" if d and letters[d] in present else "None" for d in self._output_dims())
-            yield f"{target} += total[{picked}].astype(np.{operator.accumulate})"
+            yield f'total = np.einsum("{terms}->{result}", {arguments}, optimize=True)'
+            yield f"{target} += total[{picked}]{self._narrow()}"
             return
-        order = [*kept, *(d for d in operator.dims if d in operator.reduction_dims)]
+        order = [*kept, *dict.fromkeys(d for dims in own.values() for d in dims if d not in kept)]
         for i, n in enumerate(names):
-            own = [d for d in operator.dims if d in operator.operands[n].dims]
-            transposed = [own.index(d) for d in order if d in own]
-            picked = ", ".join(":" if d in own else "None" for d in order)
-            yield f"x{i} = x{i}.transpose({transposed})[{picked}]"
+            moved = [own[n].index(d) for d in order if d in own[n]]
+            along = ", ".join(":" if d in own[n] else "None" for d in order)
+            yield f"x{i} = x{i}.transpose({moved})[{along or '...'}]"
         sign = " * " if operator.combine == "multiply" else " + "
         combined = sign.join(f"x{i}" for i in range(len(factors)))
-        axes = tuple(range(len(kept), len(order)))
+        folded = tuple(range(len(kept), len(order)))
         fold = "max" if operator.reduce == "max" else "sum"
-        yield f"total = ({combined}).{fold}({axes})" if axes else f"total = {combined}"
-        picked = ", ".join(":" if d else "None" for d in self._output_dims())
-        folded = f"np.maximum({target}, total[{picked}])" if fold == "max" else f"{target} + total[{picked}]"
-        yield f"{target} = ({folded}).astype(np.{operator.accumulate})"
+        yield f"total = ({combined}).{fold}({folded})" if folded else f"total = {combined}"
+        both = f"np.maximum({target}, total[{picked}])" if fold == "max" else f"{target} + total[{picked}]"
+        yield f"{target} = ({both}).astype(np.{operator.accumulate})"
+
+    def _bound(self) -> int:
+        """No sum of products exceeds this in magnitude. For integers."""
+        operator = self.kernel.operator
+        bound = prod(operator.dims[d] for d in operator.reduction_dims)
+        for operand in operator.factors.values():
+            bound *= max(-int(np.iinfo(operand.dtype).min), int(np.iinfo(operand.dtype).max))
+        return bound
 
     def _wide(self) -> str:
         """The dtype of the arithmetic: float64 where all sums of products are exact in it."""
         operator = self.kernel.operator
         if operator.accumulate.startswith("float"):
             return operator.accumulate
-        bound = prod(operator.dims[d] for d in operator.reduction_dims)
-        for operand in operator.factors.values():
-            bound *= max(-int(np.iinfo(operand.dtype).min), int(np.iinfo(operand.dtype).max))
-        exact = operator.reduce == "sum" and operator.combine == "multiply" and bound < 2**31
-        return "float64" if exact else "int64"
+        products = operator.reduce == "sum" and operator.combine == "multiply"
+        return "float64" if products and self._bound() < EXACT_FLOAT else "int64"
+
+    def _narrow(self) -> str:
+        """The cast of a sum to the accumulator's dtype. Integers wrap there; a float beyond its range might not."""
+        accumulate = self.kernel.operator.accumulate
+        if not accumulate.startswith("float") and self._bound() > np.iinfo(accumulate).max:
+            return f".astype(np.int64).astype(np.{accumulate})"
+        return f".astype(np.{accumulate})"
 
     def _finish(self, b: Buffer) -> Iterator[str]:
-        name = _name(b)
+        name = self.buffers[b.name]
         tile = next(s.tile for s in _walk(self.kernel.body) if isinstance(s, Visit) and s.buffer == b.name)
         ranges = ", ".join(
-            f"range({', '.join(self._range(d, tile.loop(d)))})" if d else "range(1)" for d in self._output_dims()
+            f"range({', '.join(self._range(d, tile.loop(d)))})" if d else "range(1)"
+            for d in output_dims(self.kernel.operator)
         )
         yield f"box = {self._in(b, f'{name}_box')}"
         yield f"{name}_result[box] = finish({name}[box].copy(), {ranges})"
 
     def _store(self, store: Store) -> Iterator[str]:
         b = self.kernel.buffer(store.buffer)
-        name = _name(b)
+        name = self.buffers[b.name]
         if b.outer is not None:
             outer = self.kernel.buffer(b.outer)
             there = self._in(outer, f"{name}_box")
-            final, partial = f"{_name(outer)}_result[{there}]", f"{_name(outer)}[{there}]"
+            final = f"{self.buffers[outer.name]}_result[{there}]"
+            partial = f"{self.buffers[outer.name]}[{there}]"
         else:
-            final = f"{identifier(b.operand)}[at({name}_box)]"
-            partial = f"{identifier(b.operand)}_partial[at({name}_box)]"
+            final = f"{self.operands[b.operand]}[at({name}_box)]"
+            partial = f"{self.operands[b.operand]}_partial[at({name}_box)]"
         box = self._in(b, f"{name}_box")
         if not store.final.loops:
             yield f"{final} = {name}_result[{box}]"
@@ -354,7 +342,7 @@ class _Emitter:
         operator = self.kernel.operator
         epilogue, output = operator.epilogue, operator.output
         floats = operator.accumulate.startswith("float")
-        names = [identifier(d) if d else f"axis_{i}" for i, d in enumerate(self._output_dims())]
+        names = self._finish_names()
         yield f"def finish(values, {', '.join(names)}):"
         yield f'    """Accumulators of a box of outputs, at these positions, to results in {output.dtype}."""'
         if not floats:
@@ -378,11 +366,17 @@ class _Emitter:
             yield f"    values = np.clip(values, {limits.min}, {limits.max})"
         yield f"    return values.astype(np.{output.dtype})"
 
+    def _finish_names(self) -> list[str]:
+        """Parameters of `finish`, one an axis of the output."""
+        names = Names(set(RESERVED))
+        return [names.new(d or f"axis_{i}") for i, d in enumerate(output_dims(self.kernel.operator))]
+
     def _average(self, floats: bool) -> Iterator[str]:
         operator = self.kernel.operator
         average = operator.epilogue.average
         assert average is not None
-        operand, dims = operator.operands[average.operand], self._output_dims()
+        operand, dims = operator.operands[average.operand], output_dims(operator)
+        names = dict(zip(dims, self._finish_names(), strict=True))
         covered: set[str] = set()
         yield "count = 1"
         for index, size in zip(operand.index, operand.shape, strict=True):
@@ -392,10 +386,12 @@ class _Emitter:
             covered |= set(inner)
             terms = [str(index.offset)]
             for d, a in index.terms:
+                if operator.dims[d] == 1:
+                    continue
                 axis = len(dims) + inner.index(d) if d in inner else dims.index(d)
                 shape = [1] * (len(dims) + len(inner))
                 shape[axis] = -1
-                along = f"range({operator.dims[d]})" if d in inner else identifier(d)
+                along = f"range({operator.dims[d]})" if d in inner else names[d]
                 terms.append(f"{a} * np.array({along}).reshape({shape})")
             yield f"place = {' + '.join(terms)}"
             axes = tuple(range(len(dims), len(dims) + len(inner)))
@@ -415,33 +411,27 @@ class _Emitter:
         lines: list[str] = []
         windows: list[str] = []
         for name in operator.factors:
-            operand = operator.operands[name]
+            own, operand = self.operands[name], operator.operands[name]
             low = [i.offset + sum(min(a * (operator.dims[d] - 1), 0) for d, a in i.terms) for i in operand.index]
             high = [i.offset + sum(max(a * (operator.dims[d] - 1), 0) for d, a in i.terms) for i in operand.index]
             margins = [(max(0, -a), max(0, b - n + 1)) for a, b, n in zip(low, high, operand.shape, strict=True)]
             padding = _literal(operator.padding_value)
-            lines.append(f"{identifier(name)} = np.pad({identifier(name)}, {margins}, constant_values={padding})")
-            ranges = ", ".join(f"{d!r}: (0, {n})" for d, n in operator.dims.items() if d in operand.dims)
-            base = [-before for before, _ in margins]
-            windows.append(
-                f"window({identifier(name)}, {base}, {[1] * len(base)}, {_index(operand.index)}, {{{ranges}}})"
-            )
-        lines.append(f"acc = np.full({operator.output.shape}, {self._neutral()}, np.{operator.accumulate})")
+            lines.append(f"{own} = np.pad({own}, {margins}, constant_values={padding})")
+            windows.append(self._whole_window(name, [-before for before, _ in margins]))
+        lines.append(f"acc = np.full({operator.output.shape}, {_literal(neutral(operator))}, np.{operator.accumulate})")
         if operator.bias_name is not None:
-            bias = operator.operands[operator.bias_name]
-            names = [d for d in operator.dims if d in bias.dims]
-            ranges = ", ".join(f"{d!r}: (0, {operator.dims[d]})" for d in names)
-            zeros, ones = [0] * len(bias.shape), [1] * len(bias.shape)
-            picked = ", ".join(":" if d in names else "None" for d in self._output_dims())
-            window = f"window({identifier(operator.bias_name)}, {zeros}, {ones}, {_index(bias.index)}, {{{ranges}}})"
-            lines.append(f"acc[...] = {window}[{picked}]")
+            window = self._whole_window(operator.bias_name, [0] * len(operator.operands[operator.bias_name].shape))
+            lines.append(f"acc[...] = {self._spread(window, operator.bias_name)}")
         lines += self._reduction("acc[...]", windows, list(operator.factors))
         lines.append(f"return finish(acc, {', '.join(f'range({n})' for n in operator.output.shape)})")
         yield from _indented(lines, 1)
 
-    def _neutral(self) -> str:
-        operator = self.kernel.operator
-        return _literal(0 if operator.reduce == "sum" else _lowest(operator.accumulate))
+    def _whole_window(self, operand: str, base: Sequence[int]) -> str:
+        """An operand over all of its dims, its first element at index `base`."""
+        dims = self.kernel.operator.dims
+        ranges = ", ".join(f"{d!r}: (0, {dims[d]})" for d in self._dims(operand))
+        steps = [1] * len(base)
+        return f"window({self.operands[operand]}, {list(base)}, {steps}, {self._index(operand)}, {{{ranges}}})"
 
     def _main(self, inputs: Sequence[str]) -> Iterator[str]:
         operator = self.kernel.operator
@@ -459,27 +449,17 @@ class _Emitter:
         yield f"    expected = plain({arguments})"
         yield f"    actual = {identifier(operator.name)}({arguments})"
         if operator.output.dtype.startswith("float"):
-            yield "    different = int((~np.isclose(actual, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())).sum())"
+            yield "    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0)"
+            off = f"rtol={tolerance(operator):.1e}, atol={tolerance(operator):.1e} * largest"
+            yield f"    different = int((~np.isclose(actual, expected, {off})).sum())"
         else:
             yield "    different = int((actual != expected).sum())"
         yield '    print(f"{different} of {expected.size} outputs differ")'
         yield "    raise SystemExit(different > 0)"
 
 
-def _name(b: Buffer) -> str:
-    return f"{identifier(b.operand)}_{identifier(b.memory)}"
-
-
-def _index(index: Sequence[Affine]) -> str:
-    return "[" + ", ".join(f"({axis.offset}, {dict(axis.terms)})" for axis in index) + "]"
-
-
 def _literal(value: float) -> str:
     return "-np.inf" if value == float("-inf") else str(value)
-
-
-def _lowest(dtype: str) -> int | float:
-    return float("-inf") if dtype.startswith("float") else int(np.iinfo(dtype).min)
 
 
 def _walk(body: Sequence[Statement]) -> Iterator[Statement]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,24 @@ from planner.spec.operator import Operator
 Array = NDArray[Any]
 EXACT_FLOAT = 2**53
 """Integers below this are exact in float64, so that sums of products may run on BLAS."""
+
+
+FLOAT_TOLERANCE = 1e-5
+"""How far float outputs may lie off at least, relative to the largest; integers must be equal bit for bit."""
+
+
+def tolerance(operator: Operator) -> float:
+    """How far float outputs may lie off, relative to the largest: tiles add up in another order than the reference.
+
+    Rounding errors of n additions grow as sqrt(n) units in the last place of the accumulator; four times that is allowed.
+    """
+    if not operator.accumulate.startswith("float"):
+        return 0.0
+    terms = prod(operator.dims[d] for d in operator.reduction_dims)
+    allowed = 4 * sqrt(terms) * float(np.finfo(operator.accumulate).eps)
+    if operator.output.dtype.startswith("float"):
+        allowed = max(allowed, 4 * float(np.finfo(operator.output.dtype).eps))
+    return max(FLOAT_TOLERANCE, allowed)
 
 
 def neutral(operator: Operator) -> int | float:

@@ -38,6 +38,8 @@ class Report:
     """The output, and what moved: by buffer name (`operand@memory`) and as bytes (read, written) by memory."""
 
     output: Array
+    sums: Array
+    """The accumulators of the whole output as they were finished, before the epilogue could hide what is wrong in them."""
     links: dict[str, Moved]
     memories: dict[str, tuple[int, int]]
 
@@ -82,6 +84,7 @@ class _Run:
     links: dict[str, Moved] = field(init=False)
     specs: dict[str, Buffer] = field(init=False)
     partials: Array = field(init=False)
+    sums: Array = field(init=False)
     started: NDArray[np.bool_] = field(init=False)
     finals: NDArray[np.int32] = field(init=False)
     loops: dict[str, For] = field(default_factory=dict[str, For])
@@ -102,6 +105,7 @@ class _Run:
         output = operator.output
         self.homes[operator.output_name] = np.zeros(output.shape, output.dtype)
         self.partials = np.zeros(output.shape, operator.accumulate)
+        self.sums = np.zeros(output.shape, operator.accumulate)
         self.started = np.zeros(output.shape, bool)
         self.finals = np.zeros(output.shape, np.int32)
 
@@ -119,7 +123,7 @@ class _Run:
             memories[spec.memory][0] += moved.written_bytes
             memories[spec.parent][1] += moved.written_bytes
         output = self.homes[self.kernel.operator.output_name]
-        return Report(output, self.links, {name: (r, w) for name, (r, w) in memories.items()})
+        return Report(output, self.sums, self.links, {name: (r, w) for name, (r, w) in memories.items()})
 
     # Control --------------------------------------------------------------------------------------------------------
 
@@ -393,6 +397,7 @@ class _Run:
         self._need(live, target, VALUE)
         ranges = {d: range(*self._range(d, loop)) for d, loop in live.tile.loops}
         values: Any = live.values[target].copy()
+        self.sums[_slices(box)] = values
         live.results[target] = finish(operator, values, ranges).reshape(values.shape)
         live.state[target] = RESULT
 

@@ -29,7 +29,12 @@ def random_inputs(operator: Operator, seed: int = 0) -> dict[str, Array]:
 
 
 def reference(operator: Operator, inputs: Mapping[str, Array]) -> Array:
-    """The output for these inputs: exact for integers (which wrap in the accumulator), float64 sums for floats."""
+    """The output for these inputs: the epilogue of `sums`."""
+    return epilogue(operator, sums(operator, inputs))
+
+
+def sums(operator: Operator, inputs: Mapping[str, Array]) -> Array:
+    """The accumulators in the output's shape: exact for integers (which wrap at the end), float64 sums for floats."""
     dims = [d for d in operator.dims]
     kept = [d for d in dims if d not in operator.reduction_dims]
     folded = [d for d in dims if d in operator.reduction_dims]
@@ -42,14 +47,13 @@ def reference(operator: Operator, inputs: Mapping[str, Array]) -> Array:
     axes = [next(iter(d for d in index.dims if operator.dims[d] > 1), None) for index in operator.output.index]
     order = [kept.index(d) for d in axes if d is not None]
     rest = [i for i in range(len(kept)) if i not in order]
-    shaped = total.transpose(order + rest).reshape(operator.output.shape)
-    return _epilogue(operator, shaped)
+    return total.transpose(order + rest).reshape(operator.output.shape)
 
 
 def _gather(operator: Operator, name: str, values: Array) -> tuple[list[str], Array]:
-    """An operand as a function of its dims: padded all round, then read through a strided window."""
+    """An operand as a function of its dims longer than 1: padded all round, then read through a strided window."""
     operand = operator.operands[name]
-    dims = [d for d in operator.dims if d in operand.dims]
+    dims = [d for d in operator.dims if d in operand.dims and operator.dims[d] > 1]
     margins: list[tuple[int, int]] = []
     for index, size in zip(operand.index, operand.shape, strict=True):
         reach = [index.offset + sum(min(0, a * (operator.dims[d] - 1)) for d, a in index.terms)]
@@ -60,7 +64,8 @@ def _gather(operator: Operator, name: str, values: Array) -> tuple[list[str], Ar
     for (before, _), index, stride in zip(margins, operand.index, padded.strides, strict=True):
         offset += (index.offset + before) * stride
         for d, a in index.terms:
-            strides[dims.index(d)] += a * stride
+            if d in dims:
+                strides[dims.index(d)] += a * stride
     flat = padded.reshape(-1).view(np.uint8)
     window: Array = np.ndarray([operator.dims[d] for d in dims], values.dtype, flat, offset, strides)
     return dims, window
@@ -110,25 +115,26 @@ def _exact(operator: Operator) -> bool:
     return bound < 2**53
 
 
-def _epilogue(operator: Operator, sums: Array) -> Array:
-    epilogue, dtype = operator.epilogue, operator.output.dtype
+def epilogue(operator: Operator, finished: Array) -> Array:
+    """Accumulators in the output's shape to the output: average, requantise, ReLU, clip, saturate."""
+    steps, dtype = operator.epilogue, operator.output.dtype
     floats = operator.accumulate.startswith("float")
-    work = sums if floats else sums.astype(np.int64)
-    if epilogue.average is not None:
+    work = finished if floats else finished.astype(np.int64)
+    if steps.average is not None:
         points = _points(operator)
         if floats:
-            work = (work / points).astype(sums.dtype)
+            work = (work / points).astype(finished.dtype)
         else:
             quotient, rest = np.divmod(np.abs(work), points)
             work = np.where(work < 0, -1, 1) * (quotient + (2 * rest >= points))
-    if (q := epilogue.requantise) is not None:
+    if (q := steps.requantise) is not None:
         scaled = work * q.multiplier
         work = np.floor_divide(scaled + (2**q.shift // 2), 2**q.shift) + q.zero_point
-    if epilogue.relu:
+    if steps.relu:
         floor = q.zero_point if q is not None else 0
         work = np.where(work < floor, np.asarray(floor, work.dtype), work)
-    if epilogue.clip is not None:
-        low, high = epilogue.clip
+    if steps.clip is not None:
+        low, high = steps.clip
         work = np.minimum(np.maximum(work, low), high)
     if dtype.startswith("float"):
         return work.astype(dtype)
