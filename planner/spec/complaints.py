@@ -1,6 +1,6 @@
 """Complaints about a spec: what is wrong, and at which path of keys it was written.
 
-Rules raise `Faults`; pydantic raises `ValidationError`. Both become a list of `Fault`s here, each one sentence that a
+Rules raise `RuleError`; pydantic raises `ValidationError`. Both become a list of `Fault`s here, each one sentence that a
 person understands. `load` finds the line of a path; the Python constructors have only the sentences.
 """
 
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Path = tuple[str | int, ...]
+MOST_COMPLAINTS = 50
+"""Nobody reads more, and a file that holds no spec has one for each of its keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One complaint. `path` leads to the value at fault, or to its key if `at_key`."""
+    """One complaint. `path` leads to what it is about: its key if `at_key` (or there is none), else its value."""
 
     path: Path
     message: str
-    at_key: bool = False
+    at_key: bool = True
 
 
-class Faults(ValueError):
+class RuleError(ValueError):
     """One or more complaints; a ValueError, so that pydantic carries it."""
 
     def __init__(self, *faults: Fault) -> None:
@@ -44,42 +46,44 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """`'x' is no dim; did you mean 'y'? known: y, z`."""
-    return f"{name!r} is no {kind}; {suggestion(name, known)}"
+    """`'x': there is no such dim; did you mean 'y'? known: y, z`."""
+    return f"{name!r}: there is no such {kind}; {suggestion(name, known)}"
 
 
-def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
-    """The complaints in what pydantic raised for `model`: one for each place, in the order pydantic found them."""
-    found: dict[tuple[Path, bool], Fault] = {}
-    for details in error.errors(include_url=False):
-        for fault in _faults(details, model):
-            found.setdefault((fault.path, "unknown key" in fault.message), fault)
+def faults_of(error: ValidationError, model: type[BaseModel], data: object) -> list[Fault]:
+    """The complaints in what pydantic raised for `model` on `data`: one for each place, in the order it found them."""
+    found: dict[tuple[Path, bool, str], Fault] = {}
+    for details in error.errors(include_url=False)[:MOST_COMPLAINTS]:
+        # Each branch of a union complains about the same value; the first one is enough. A rule's complaints differ.
+        rule = details["type"] == "value_error"
+        for fault in _faults(details, model, data):
+            found.setdefault((fault.path, fault.at_key, fault.message if rule else ""), fault)
     return list(found.values())
 
 
-def _faults(details: ErrorDetails, model: type[BaseModel]) -> list[Fault]:
-    path = tuple(part for part in details["loc"] if not _is_branch(part))
+def _faults(details: ErrorDetails, model: type[BaseModel], data: object) -> list[Fault]:
+    path = _written(details, data)
     name = ".".join(str(part) for part in path)
     match details["type"]:
         case "extra_forbidden":
             known = _keys(model, path[:-1])
             hint = f"; {suggestion(str(path[-1]), known)}" if known else ""
-            return [Fault(path, f"unknown key {name!r}{hint}", at_key=True)]
+            return [Fault(path, f"unknown key {name!r}{hint}")]
         case "missing":
-            return [Fault(path[:-1], f"{name!r} is missing; add it")]
+            return [Fault(path[:-1], f"{name!r} is missing; add it", at_key=False)]
         case "value_error":
             return _from_rule(details, path, name)
         case _:
-            return [Fault(path, _sentence(details, name))]
+            return [Fault(path, _sentence(details, name), at_key=False)]
 
 
 def _from_rule(details: ErrorDetails, path: Path, name: str) -> list[Fault]:
     """Complaints of a rule of ours: a rule that knows the path within its model says so."""
     error = details.get("ctx", {}).get("error")
-    if isinstance(error, Faults):
+    if isinstance(error, RuleError):
         return [Fault((*path, *f.path), f.message, f.at_key) for f in error.faults]
     message = details["msg"].removeprefix("Value error, ")
-    return [Fault(path, f"{name}: {message}" if name else message)]
+    return [Fault(path, f"{name}: {message}" if name else message, at_key=False)]
 
 
 _PLAINER = {
@@ -94,9 +98,9 @@ _PLAINER = {
     "float_type": "should be a number",
     "float_parsing": "should be a number",
     "finite_number": "should be a finite number",
-    "bool_type": "should be true or false",
-    "bool_parsing": "should be true or false",
-    "string_too_short": "should not be empty",
+    "bool_type": "should be a boolean, true or false",
+    "bool_parsing": "should be a boolean, true or false",
+    "string_too_short": "should have at least 1 character",
 }
 
 
@@ -108,7 +112,8 @@ def _sentence(details: ErrorDetails, name: str) -> str:
     match kind:
         case "literal_error":
             known = [part.strip(" '") for part in str(context.get("expected", "")).replace(" or ", ",").split(",")]
-            return f"{name}: {shown(value)} is not known; {suggestion(str(value), known)}"
+            near = suggestion(str(value), [repr(k) for k in known]).replace('"', "")
+            return f"{name}: {shown(value)} is not known; {near}"
         case "too_long" | "too_short":
             wants = context.get("max_length" if kind == "too_long" else "min_length")
             limit = "at most" if kind == "too_long" else "at least"
@@ -135,14 +140,22 @@ def shown(value: object) -> str:
             return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _is_branch(part: int | str) -> bool:
-    """Pydantic adds the branch of a union, or `[key]`, to a path; neither is anywhere in the file."""
-    return isinstance(part, str) and (
-        part.startswith(("function-", "constrained-", "tuple[", "lax-or-strict", "[key]")) or part in _BRANCHES
-    )
-
-
-_BRANCHES = frozenset({"TileRule", "_Loop", "_Attach"})
+def _written(details: ErrorDetails, data: object) -> Path:
+    """The part of pydantic's path that is in the data: it also names branches of unions, which nobody wrote."""
+    path: list[str | int] = []
+    node = data
+    for part in details["loc"]:
+        match node:
+            case Mapping() if part in node:
+                node = cast("Mapping[str | int, object]", node)[part]
+            case list() | tuple() if isinstance(part, int) and part < len(cast("list[object]", node)):
+                node = cast("list[object]", node)[part]
+            case _:
+                continue
+        path.append(part)
+    if details["type"] == "missing":
+        path.append(details["loc"][-1])
+    return tuple(path)
 
 
 def _keys(model: type[BaseModel], path: Path) -> list[str]:
@@ -151,7 +164,7 @@ def _keys(model: type[BaseModel], path: Path) -> list[str]:
     node: Any = schema
     for part in path:
         node = _step(schema, node, part)
-    return list(_resolved(schema, node).get("properties", {}))
+    return list(_resolved(schema, node).get("properties", ()))
 
 
 def _step(schema: Any, node: Any, part: str | int) -> Any:
@@ -161,11 +174,12 @@ def _step(schema: Any, node: Any, part: str | int) -> Any:
     return node.get("properties", {}).get(part) or node.get("additionalProperties") or {}
 
 
-def _resolved(schema: Any, node: Any) -> Any:
+def _resolved(schema: Any, node: Any) -> dict[str, Any]:
     """The schema behind references, and behind the one branch of an `anyOf` that refers to a model."""
-    for option in node.get("anyOf", []) if isinstance(node, dict) else []:
+    found: dict[str, Any] = cast("dict[str, Any]", node) if isinstance(node, dict) else {}
+    for option in found.get("anyOf", []):
         if "$ref" in option:
-            node = option
-    while isinstance(node, dict) and "$ref" in node:
-        node = schema["$defs"][cast("dict[str, str]", node)["$ref"].rsplit("/", 1)[-1]]
-    return cast("dict[str, Any]", node) if isinstance(node, dict) else {}
+            found = option
+    while "$ref" in found:
+        found = schema["$defs"][found["$ref"].rsplit("/", 1)[-1]]
+    return found

@@ -14,7 +14,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from planner.spec.operator import Name, Operand
+from planner.spec.operator import Operand
 from planner.spec.validate import check_machine
 
 _UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -52,9 +52,9 @@ Size = Annotated[int, BeforeValidator(parse_size, json_schema_input_type=int | s
 
 
 def _memory_name(name: str) -> str:
-    """Places are written operand@memory and listed with commas, so that neither mark can be in a name."""
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise ValueError(f"{name!r} is no name of a memory; use letters, digits and _ . -")
+    """Places are written operand@memory, or * for all: neither mark can be in a name."""
+    if not name or "@" in name or name == "*":
+        raise ValueError(f"{name!r} is no name of a memory; use at least 1 character, neither @ nor *")
     return name
 
 
@@ -95,7 +95,7 @@ class Compute(_Spec):
 class Machine(_Spec):
     """A tree of memories, backing store first, and a compute unit."""
 
-    name: Name = Field(description="Name of the machine.")
+    name: str = Field(min_length=1, description="Name of the machine.")
     memories: tuple[Memory, ...] = Field(min_length=1, description="The tree; the first one is the backing store.")
     compute: Compute = Field(default_factory=lambda: Compute(macs_per_cycle=None, mac_energy=0))
 

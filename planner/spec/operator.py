@@ -12,7 +12,6 @@ from math import isfinite
 from typing import Annotated, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,7 +22,7 @@ from pydantic import (
 )
 
 from planner.spec.affine import Affine
-from planner.spec.complaints import Fault, Faults, shown
+from planner.spec.complaints import Fault, RuleError, shown
 
 DType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32", "float64"]
 Role = Literal["input", "weight", "bias", "output"]
@@ -48,15 +47,6 @@ Index = Annotated[
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}], "examples": ["2*p + r - 1"]}),
 ]
-
-
-def _one_line(name: str) -> str:
-    if not name.strip() or not name.isprintable():
-        raise ValueError(f"{name!r} is no name; write one line of printable characters")
-    return name
-
-
-Name = Annotated[str, AfterValidator(_one_line)]
 Extent = Annotated[int, Field(strict=True, gt=0)]
 
 
@@ -76,7 +66,7 @@ class Operand(_Spec):
     def _one_index_per_axis(self) -> Self:
         if len(self.shape) != len(self.index):
             why = f"shape has {len(self.shape)} axes and index has {len(self.index)}; give one index per axis"
-            raise Faults(Fault(("index",), why))
+            raise RuleError(Fault((), why, at_key=False))
         return self
 
     @property
@@ -112,8 +102,8 @@ class Average(_Spec):
 def _bound(value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{shown(value)} is no number")
-    if not isfinite(value):
-        raise ValueError(f"{value} is not finite; leave clip out, or write the dtype's own limit")
+    if (isinstance(value, float) and not isfinite(value)) or abs(value) > 2**1000:
+        raise ValueError(f"{shown(value)} is not finite; leave clip out, or write the dtype's own limit")
     return value
 
 
@@ -161,7 +151,7 @@ class Constraints(_Spec):
 class Operator(_Spec):
     """An operator in the generic form."""
 
-    name: Name
+    name: str = Field(min_length=1)
     operator: Literal["generic"] = "generic"
     dims: dict[str, Extent] = Field(min_length=1, description="Extent of each dim of the loop nest.")
     operands: dict[str, Operand] = Field(min_length=2)

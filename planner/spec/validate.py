@@ -11,7 +11,7 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING
 
 from planner.errors import SpecError
-from planner.spec.complaints import Fault, Faults, no_such
+from planner.spec.complaints import Fault, RuleError, no_such
 
 if TYPE_CHECKING:
     from planner.spec.affine import Affine
@@ -23,7 +23,7 @@ ROLES = ("input", "weight", "bias", "output")
 
 
 def check_operator(operator: Operator) -> None:
-    """All rules that an operator must obey on its own. Faults (a ValueError)."""
+    """All rules that an operator must obey on its own. RuleError (a ValueError)."""
     stages: tuple[tuple[Rule, ...], ...] = (
         (_names, _roles),
         (_dims_exist,),
@@ -32,7 +32,7 @@ def check_operator(operator: Operator) -> None:
     )
     for stage in stages:
         if faults := [fault for rule in stage for fault in rule(operator)]:
-            raise Faults(*faults)
+            raise RuleError(*faults)
 
 
 def check_against(operator: Operator, machine: Machine) -> None:
@@ -77,16 +77,21 @@ def _order(order: tuple[str, ...], buffers: list[str]) -> Iterator[str]:
 
 
 def _names(operator: Operator) -> Iterator[Fault]:
-    """Dims and operands are identifiers: indices, places and kernels name them. A role's name is for that role."""
-    for section, names in (("dims", operator.dims), ("operands", operator.operands)):
-        for name in names:
-            if not (name.isascii() and name.isidentifier()) or iskeyword(name):
-                why = f"{section}: {name!r} is no name; use letters, digits and _, no digit first, no word of Python"
-                yield Fault((section, name), why, at_key=True)
+    """Indices name dims, places name operands: each must be readable there. A role's name is for that role."""
+    for name in operator.dims:
+        if not (name.isascii() and name.isidentifier()) or iskeyword(name):
+            why = (
+                f"dims: {name!r} is no name for an index; use letters, digits and _, no digit first, no word of Python"
+            )
+            yield Fault(("dims", name), why)
+    for name in operator.operands:
+        if not name or "@" in name or name == "*":
+            why = f"operands: {name!r} is no name, since places are written operand@memory or *; use letters and digits"
+            yield Fault(("operands", name), why)
     for name, operand in operator.operands.items():
         if name in ROLES and name != operand.role:
             why = f"operand {name} has role {operand.role}; a machine that holds {name!r} would mean both: rename it"
-            yield Fault(("operands", name, "role"), why)
+            yield Fault(("operands", name), why)
 
 
 def _roles(operator: Operator) -> Iterator[Fault]:
@@ -96,16 +101,16 @@ def _roles(operator: Operator) -> Iterator[Fault]:
     if len(outputs) != 1:
         found = ", ".join(outputs) or "none"
         why = f"operator {operator.name} needs exactly one operand with role output; it has {found}"
-        yield Fault(("operands",), why, at_key=True)
+        yield Fault((), why)
     if len(biases) > 1:
         why = f"operator {operator.name} has {len(biases)} biases, {', '.join(biases)}; keep one"
-        yield Fault(("operands", biases[1]), why, at_key=True)
+        yield Fault(("operands", biases[1]), why)
     if not operator.factors:
         why = f"operator {operator.name} has no operand with role input or weight; it needs at least one"
-        yield Fault(("operands",), why, at_key=True)
+        yield Fault(("operands",), why)
     if operator.reduce == "max" and biases:
         why = f"operator {operator.name} reduces by max and has bias {biases[0]}; a maximum takes no bias"
-        yield Fault(("operands", biases[0]), why, at_key=True)
+        yield Fault(("operands", biases[0]), why)
 
 
 def _dims_exist(operator: Operator) -> Iterator[Fault]:
@@ -115,7 +120,7 @@ def _dims_exist(operator: Operator) -> Iterator[Fault]:
             for dim in index.dims:
                 if dim not in operator.dims:
                     why = f"operand {name}, axis {axis}: index {index}: {no_such('dim', dim, operator.dims)}"
-                    yield Fault(("operands", name, "index", axis), why)
+                    yield Fault(("operands", name), why)
 
 
 def _dims_used(operator: Operator) -> Iterator[Fault]:
@@ -124,7 +129,7 @@ def _dims_used(operator: Operator) -> Iterator[Fault]:
     for dim, extent in operator.dims.items():
         if dim not in used and extent > 1:
             why = f"dim {dim} of extent {extent} is in no operand's index; use it or take it out"
-            yield Fault(("dims", dim), why, at_key=True)
+            yield Fault(("dims", dim), why)
 
 
 def _output_index(operator: Operator) -> Iterator[Fault]:
@@ -134,7 +139,7 @@ def _output_index(operator: Operator) -> Iterator[Fault]:
     for axis, (index, size) in enumerate(zip(output.index, output.shape, strict=True)):
         terms = [(d, a) for d, a in index.terms if operator.dims[d] > 1]
         where = f"operand {name}, axis {axis}: index {index}"
-        place = ("operands", name, "index", axis)
+        place = ("operands", name)
         extent = operator.dims[terms[0][0]] if terms else 1
         if index.offset or len(terms) > 1 or any(a != 1 for _, a in terms):
             yield Fault(place, f"{where} must be one dim by itself (or 0), so that each element is written once")
@@ -142,7 +147,7 @@ def _output_index(operator: Operator) -> Iterator[Fault]:
             yield Fault(place, f"{where} repeats dim {terms[0][0]}, so that most elements are never written")
         elif extent != size:
             why = f"{where} runs over {extent} and the shape has {size}; make the two equal"
-            yield Fault(("operands", name, "shape", axis), why)
+            yield Fault(("operands", name), why)
         seen |= {d for d, _ in terms}
 
 
@@ -157,7 +162,7 @@ def _bias_index(operator: Operator) -> Iterator[Fault]:
                     f"operand {operator.bias_name}, axis {axis}: index {index} uses reduction dim {dim}, and a bias starts "
                     f"the sum; use dims of the output only"
                 )
-                yield Fault(("operands", operator.bias_name, "index", axis), why)
+                yield Fault(("operands", operator.bias_name), why)
 
 
 def index_range(index: Affine, dims: dict[str, int]) -> tuple[int, int]:
@@ -177,7 +182,7 @@ def _ranges(operator: Operator) -> Iterator[Fault]:
             if why is not None:
                 low, high = index_range(index, operator.dims)
                 where = f"operand {name}, axis {axis}: index {index} reaches {low}..{high} but the shape has {size}"
-                yield Fault(("operands", name, "shape", axis), f"{where}; {why}")
+                yield Fault(("operands", name), f"{where}; {why}")
 
 
 def _range(operator: Operator, index: Affine, size: int, *, padded: bool) -> str | None:
@@ -221,13 +226,13 @@ def _dtypes(operator: Operator) -> Iterator[Fault]:
     """The accumulator keeps every operand's values, and the result fits in the accumulator's place."""
     accumulate = operator.accumulate
     for name, operand in operator.operands.items():
-        place = ("operands", name, "dtype")
+        place = ("operands", name)
         if operand.role == "output":
             slot = operator.buffer_element_bytes(name)
             if operand.element_bytes > slot:
                 why = (
-                    f"operand {name} is {operand.dtype} of {operand.element_bytes} B and accumulate is {accumulate} of "
-                    f"{slot} B; results stay in the accumulator's place: accumulate in {operand.dtype}"
+                    f"operand {name} is {operand.dtype}, {operand.element_bytes} B, wider than accumulate {accumulate}, {slot} "
+                    f"B; results stay in the accumulator's place: accumulate in {operand.dtype}"
                 )
                 yield Fault(place, why)
             elif operand.dtype.startswith("float") and not accumulate.startswith("float"):
@@ -241,8 +246,11 @@ def _dtypes(operator: Operator) -> Iterator[Fault]:
 
 def _wider(accumulate: DType, dtype: DType) -> DType:
     """The narrowest accumulator, of 32 bits or more, that holds both."""
-    choices: tuple[DType, ...] = ("int32", "uint32", "int64", "float32", "float64")
-    return next((c for c in choices if _holds(c, dtype) and _holds(c, accumulate)), "float64")
+    choices: tuple[DType, ...] = ("int32", "uint32", "int64", "float32")
+    for choice in choices:
+        if _holds(choice, dtype) and _holds(choice, accumulate):
+            return choice
+    return "float64"
 
 
 def _maximum(operator: Operator) -> Iterator[Fault]:
@@ -257,17 +265,17 @@ def _maximum(operator: Operator) -> Iterator[Fault]:
                     f"operand {name}, axis {axis}: index {index} reaches {low}..{high}, beyond the shape {size}; a maximum "
                     f"over several operands takes no padding: pad the tensor itself"
                 )
-                yield Fault(("operands", name, "shape", axis), why)
+                yield Fault(("operands", name), why)
 
 
 def _requantise(operator: Operator) -> Iterator[Fault]:
     """Requantising is integer arithmetic in 64 bits, whose products must not wrap."""
     if operator.epilogue.requantise is not None and operator.accumulate in ("float16", "float32", "float64"):
         why = f"epilogue.requantise needs an integer accumulator and accumulate is {operator.accumulate}"
-        yield Fault(("epilogue", "requantise"), f"{why}; accumulate in int32 or take it out", at_key=True)
+        yield Fault(("epilogue",), f"{why}; accumulate in int32 or take it out")
     elif operator.epilogue.requantise is not None and operator.accumulate in ("uint32", "int64"):
         why = f"epilogue.requantise multiplies in 64 bits, too few for accumulate {operator.accumulate}"
-        yield Fault(("epilogue", "requantise"), f"{why}; accumulate in int32", at_key=True)
+        yield Fault(("epilogue",), f"{why}; accumulate in int32")
 
 
 def _clip(operator: Operator) -> Iterator[Fault]:
@@ -278,12 +286,12 @@ def _clip(operator: Operator) -> Iterator[Fault]:
     low, high = clip
     if low > high:
         why = f"epilogue.clip is [{low}, {high}]; the first must not exceed the second: swap them"
-        yield Fault(("epilogue", "clip"), why)
+        yield Fault(("epilogue",), why)
     if not operator.accumulate.startswith("float"):
-        for i, bound in enumerate(clip):
+        for bound in clip:
             if bound != int(bound) or not -(2**63) <= bound < 2**63:
                 why = f"epilogue.clip has bound {bound} and accumulate is {operator.accumulate}; write an int64"
-                yield Fault(("epilogue", "clip", i), why)
+                yield Fault(("epilogue",), why)
 
 
 def _average(operator: Operator) -> Iterator[Fault]:
@@ -293,21 +301,19 @@ def _average(operator: Operator) -> Iterator[Fault]:
         return
     if average.operand not in operator.factors:
         why = f"epilogue.average.operand: {no_such('input', average.operand, operator.factors)}"
-        yield Fault(("epilogue", "average", "operand"), why)
+        yield Fault(("epilogue",), why)
         return
-    for i, dim in enumerate(average.dims):
+    for dim in average.dims:
         if dim not in operator.reduction_dims:
             known = [d for d in operator.dims if d in operator.reduction_dims]
-            yield Fault(
-                ("epilogue", "average", "dims", i), f"epilogue.average.dims: {no_such('reduction dim', dim, known)}"
-            )
+            yield Fault(("epilogue",), f"epilogue.average.dims: {no_such('reduction dim', dim, known)}")
     if average.valid:
         yield from _valid_average(operator, average.operand, average.dims)
 
 
 def _valid_average(operator: Operator, name: str, dims: tuple[str, ...]) -> Iterator[Fault]:
     """To count the points inside the operand, axes must be independent: a window dim is on one axis, beside output dims."""
-    place = ("epilogue", "average", "dims")
+    place = ("epilogue",)
     windows = [index for index in operator.operands[name].index if {*index.dims} & {*dims}]
     for dim in dims:
         if sum(dim in index.dims for index in windows) > 1:
@@ -324,9 +330,9 @@ def _tile_rules(operator: Operator) -> Iterator[Fault]:
     """Tile rules name dims, and leave at least one tile size."""
     for place, rules in operator.constraints.tiles.items():
         for dim, rule in rules.items():
-            where, path = f"constraints.tiles, {place}, {dim}", ("constraints", "tiles", place, dim)
+            where, path = f"constraints.tiles, {place}, {dim}", ("constraints",)
             if dim not in operator.dims:
-                yield Fault(path, f"{where}: {no_such('dim', dim, operator.dims)}", at_key=True)
+                yield Fault(path, f"{where}: {no_such('dim', dim, operator.dims)}")
             elif why := _one_tile_rule(rule, operator.dims[dim]):
                 yield Fault(path, f"{where}: {why}")
 
@@ -345,32 +351,35 @@ def _one_tile_rule(rule: TileRule, extent: int) -> str | None:
     if rule.equals is None:
         return None
     if rule.equals > extent:
-        return f"tile {rule.equals} exceeds the extent {extent}; lower it"
+        return f"tile {rule.equals} is outside 1..{extent}, the extent; lower it"
     if not low <= rule.equals <= high:
-        return f"equals {rule.equals} lies outside minimum {low} and maximum {high}; drop one of them"
+        return f"tile {rule.equals} is outside {low}..{high}, the minimum and maximum; drop one of them"
     if rule.equals % multiple:
         return f"equals {rule.equals} is no multiple of {multiple}, as multiple_of demands; drop one of them"
     return None
 
 
 def check_machine(machine: Machine) -> None:
-    """Rules of a machine: the memories form a tree below the backing store. Faults (a ValueError)."""
+    """Rules of a machine: the memories form a tree below the backing store. RuleError (a ValueError)."""
     if faults := [*_backing(machine), *_tree(machine), *_held(machine)]:
-        raise Faults(*faults)
+        raise RuleError(*faults)
 
 
 def _backing(machine: Machine) -> Iterator[Fault]:
     """The first memory is below nothing, holds everything and is never full."""
     backing = machine.backing
-    for field, given in (
-        ("parent", backing.parent is not None),
-        ("capacity", backing.capacity is not None),
-        ("holds", backing.holds is not None),
-        ("double_buffered", backing.double_buffered),
-    ):
-        if given:
-            why = f"the first memory, {backing.name}, is the backing store: it takes no {field}; take it out"
-            yield Fault(("memories", 0, field), why, at_key=True)
+    given = {
+        "parent": backing.parent is not None,
+        "capacity": backing.capacity is not None,
+        "holds": backing.holds is not None,
+        "double_buffered": backing.double_buffered,
+    }
+    if any(given.values()):
+        extra = ", ".join(field for field, there in given.items() if there)
+        takes = "it takes no parent and no capacity, holds everything and has no second copies"
+        yield Fault(
+            ("memories", 0), f"the first memory, {backing.name}, is the backing store: {takes}; take out {extra}"
+        )
 
 
 def _tree(machine: Machine) -> Iterator[Fault]:
@@ -379,12 +388,12 @@ def _tree(machine: Machine) -> Iterator[Fault]:
     for i, scope in enumerate(machine.scopes, 1):
         place = ("memories", i)
         if scope.name in seen:
-            yield Fault((*place, "name"), f"two memories are named {scope.name}; rename one")
+            yield Fault((), f"two memories are named {scope.name}; rename one")
         if scope.parent is None:
             yield Fault(place, f"memory {scope.name} has no parent; name one of: {', '.join(seen)}")
         elif scope.parent not in seen:
             why = f"memory {scope.name}: parent {no_such('memory declared above it', scope.parent, seen)}"
-            yield Fault((*place, "parent"), why)
+            yield Fault(place, why)
         if scope.capacity is None:
             yield Fault(place, f"memory {scope.name} has no capacity; write for instance capacity: 32KiB")
         seen.append(scope.name)
@@ -397,12 +406,12 @@ def _held(machine: Machine) -> Iterator[Fault]:
             continue
         if not scope.holds:
             why = f"memory {scope.name} holds nothing; leave holds out if it holds all operands, or take the memory out"
-            yield Fault(("memories", i, "holds"), why)
+            yield Fault(("memories", i), why)
         for j, name in enumerate(scope.holds):
             if role := _near_role(name):
-                yield Fault(("memories", i, "holds", j), f"memory {scope.name} holds {name!r}; did you mean {role!r}?")
+                yield Fault(("memories", i), f"memory {scope.name} holds {name!r}; the role is {role!r}")
             if name in scope.holds[:j]:
-                yield Fault(("memories", i, "holds", j), f"memory {scope.name} holds {name!r} twice; keep one")
+                yield Fault(("memories", i), f"memory {scope.name} holds {name!r} twice; keep one")
 
 
 def _near_role(name: str) -> str | None:
