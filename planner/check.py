@@ -21,6 +21,8 @@ from planner.spec.operator import Operand, Operator, TileRule
 
 Pieces = list[tuple[int, int]]
 """(start, size) of each piece that a dim is cut into."""
+AT_ONCE = 1 << 20
+"""Combinations of pieces that are counted in one numpy step: bounds the memory, whatever the nest."""
 
 
 def check(plan: Plan) -> None:
@@ -227,7 +229,8 @@ def _moved(operator: Operator, operand: Operand, loops: Sequence[Loop], skip: fr
         ):
             total *= operator.dims[dim]
         else:
-            total *= _points_of_group(operator, sorted(group), axes, loops)
+            pieces = {d: np.array(_pieces(operator, d, loops), np.int64) for d in sorted(group)}
+            total *= _points_of_group(pieces, axes)
     return total
 
 
@@ -241,17 +244,18 @@ def _tied(operand: Operand, dim: str) -> set[str]:
     return group
 
 
-def _points_of_group(
-    operator: Operator, dims: Sequence[str], axes: Sequence[tuple[Affine, int]], loops: Sequence[Loop]
-) -> int:
-    """All combinations of pieces of these dims, each axis clipped to its size; one dim a numpy axis."""
+def _points_of_group(pieces: Mapping[str, np.ndarray], axes: Sequence[tuple[Affine, int]]) -> int:
+    """All combinations of pieces (start, size) of these dims, each axis clipped to its size; one dim a numpy axis."""
+    if prod(len(p) for p in pieces.values()) > AT_ONCE:
+        longest = max(pieces, key=lambda d: len(pieces[d]))
+        halves = np.array_split(pieces[longest], 2)
+        return sum(_points_of_group({**pieces, longest: half}, axes) for half in halves)
     grids: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for i, dim in enumerate(dims):
-        pieces = np.array(_pieces(operator, dim, loops), dtype=np.int64)
-        shape = [1] * len(dims)
-        shape[i] = len(pieces)
-        grids[dim] = (pieces[:, 0].reshape(shape), pieces[:, 1].reshape(shape))
-    total = np.ones([1] * len(dims), dtype=np.int64)
+    for i, (dim, cut) in enumerate(pieces.items()):
+        shape = [1] * len(pieces)
+        shape[i] = len(cut)
+        grids[dim] = (cut[:, 0].reshape(shape), cut[:, 1].reshape(shape))
+    total = np.ones([1] * len(pieces), dtype=np.int64)
     for index, size in axes:
         least: np.ndarray = np.array(index.offset)
         most: np.ndarray = np.array(index.offset)

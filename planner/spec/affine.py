@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
+LONGEST = 200
+"""Characters of an index: far beyond any real one, and too few to exhaust a parser."""
+
 
 @dataclass(frozen=True, slots=True)
 class Affine:
@@ -18,11 +21,16 @@ class Affine:
     @classmethod
     def parse(cls, text: str | int) -> Affine:
         """Read an integer affine expression; ValueError says what is not affine."""
+        if isinstance(text, int):
+            return cls((), text)
+        if len(text) > LONGEST:
+            raise ValueError(f"index {text[:20]!r}... has {len(text)} characters; an index has at most {LONGEST}")
         try:
-            tree = ast.parse(str(text).strip(), mode="eval")
-        except SyntaxError:
+            # Spaces around the line would be indentation to Python's parser; deep nesting exhausts its stack.
+            tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise ValueError(f"index {text!r} is no expression; write for instance '2*p + r - 1'") from None
-        coefficients, offset = _linear(tree.body, str(text))
+        coefficients, offset = _linear(tree.body, text)
         return cls(tuple((dim, a) for dim, a in coefficients.items() if a != 0), offset)
 
     @property

@@ -1,57 +1,78 @@
 """Spec files in, machines and operators out; every complaint names file, line and column.
 
 YAML 1.2 (and so JSON) is read with its positions, validated by pydantic, and each error is mapped back to where it was
-written. Nothing a file may hold escapes as anything but a SpecError.
+written. Nothing that a file may hold escapes as anything but a SpecError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from planner.errors import Location, SpecError
+from planner.spec.complaints import Fault, RuleError, faults_of, no_such, shown
 from planner.spec.library import NAMED
 from planner.spec.machine import Machine
 from planner.spec.operator import Operator
 
 M = TypeVar("M", bound=BaseModel)
-LARGEST_FILE_BYTES = 4 << 20
+LARGEST_FILE_BYTES = 256 << 10
+"""Spec and plan files are a few KiB; reading with positions takes ten seconds for so many bytes."""
 MOST_NODES = 200_000
 """Beyond this a file is no spec (or its aliases multiply without end)."""
+DEEPEST = 50
+"""Nesting beyond this is no spec (or an alias that contains itself)."""
 
 
 def load_machine(path: str | Path) -> Machine:
     """The machine described in a YAML or JSON file. SpecError."""
-    document = Document.read(path)
-    return document.validate(Machine)
+    return Document.read(path).validate(Machine)
 
 
 def load_operator(path: str | Path) -> Operator:
     """The operator described in a YAML or JSON file, named or generic, in generic form. SpecError."""
-    document = Document.read(path)
+    return _operator(Document.read(path))
+
+
+def parse_machine(text: str, name: str = "machine") -> Machine:
+    """The machine described in YAML or JSON text; `name` stands for the file in messages. SpecError."""
+    return Document.parse(name, text.encode("utf-8", "surrogatepass")).validate(Machine)
+
+
+def parse_operator(text: str, name: str = "operator") -> Operator:
+    """The operator described in YAML or JSON text, named or generic; `name` stands for the file in messages. SpecError."""
+    return _operator(Document.parse(name, text.encode("utf-8", "surrogatepass")))
+
+
+def machine_from_dict(data: Mapping[str, Any]) -> Machine:
+    """The machine that plain data describe, as a file would. SpecError, whose messages name keys instead of lines."""
+    return Document.of("machine", data).validate(Machine)
+
+
+def operator_from_dict(data: Mapping[str, Any]) -> Operator:
+    """The operator that plain data describe, named or generic. SpecError, whose messages name keys instead of lines."""
+    return _operator(Document.of("operator", data))
+
+
+def _operator(document: Document) -> Operator:
     kind = document.data.get("operator", "generic")
     if kind == "generic":
         return document.validate(Operator)
+    known = ["generic", *NAMED]
+    if not isinstance(kind, str):
+        why = f"operator: {shown(kind)} is no name of an operator; known: {', '.join(known)}"
+        raise SpecError(why, document.location(("operator",)))
     if kind not in NAMED:
-        known = ["generic", *NAMED]
-        near = get_close_matches(str(kind), known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise SpecError(
-            f"operator {kind!r} is not known; {hint}known: {', '.join(known)}", document.location(("operator",))
-        )
-    spec = document.validate(NAMED[kind])
+        raise SpecError(f"operator {no_such('operator', kind, known)}", document.location(("operator",)))
+    named = document.validate(NAMED[kind])
     try:
-        return spec.expand()
-    except ValidationError as error:
-        message = "; ".join(_message(e) for e in error.errors(include_url=False))
-    except ValueError as error:
-        message = str(error)
-    raise SpecError(message, document.mentioned_in(message))
+        return named.to_operator()
+    except RuleError as faults:
+        raise document.refused(faults.faults) from None
 
 
 def machine_schema() -> dict[str, Any]:
@@ -60,16 +81,24 @@ def machine_schema() -> dict[str, Any]:
 
 
 def operator_schema() -> dict[str, Any]:
-    """JSON schema of an operator file: the generic form or any named operator."""
+    """JSON schema of an operator file: the generic form or any named operator, told apart by `operator`."""
     members = (Operator, *NAMED.values())
     union: Any = members[0]
     for member in members[1:]:
         union = union | member
-    return TypeAdapter[Any](union).json_schema()
+    schema = TypeAdapter[Any](union).json_schema()
+    definitions: dict[str, Any] = schema["$defs"]
+    for member in NAMED.values():
+        # Only the generic form may leave it out: exactly one branch fits any file.
+        definitions[member.__name__]["required"] = ["operator", *definitions[member.__name__].get("required", [])]
+    references = {kind: f"#/$defs/{member.__name__}" for kind, member in {"generic": Operator, **NAMED}.items()}
+    schema["oneOf"] = schema.pop("anyOf")
+    schema["discriminator"] = {"propertyName": "operator", "mapping": references}
+    return schema
 
 
 class Document:
-    """A file's content, plain and with positions."""
+    """A file's content, plain and with positions; without positions where there is no file."""
 
     def __init__(self, name: str, data: dict[str, Any], positions: Any) -> None:
         self.name = name
@@ -81,8 +110,9 @@ class Document:
         """Read and parse a file whose top level is a mapping. SpecError."""
         name = str(path)
         try:
-            raw = Path(path).read_bytes()
-        except (OSError, ValueError) as error:
+            with Path(path).open("rb") as file:
+                raw = file.read(LARGEST_FILE_BYTES + 1)
+        except (OSError, ValueError, TypeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise SpecError(f"cannot read {name!r}: {reason}") from None
         return cls.parse(name, raw)
@@ -90,122 +120,111 @@ class Document:
     @classmethod
     def parse(cls, name: str, raw: bytes) -> Document:
         """Parse the bytes of a file. SpecError."""
-        from ruamel.yaml import YAML
-        from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
         if len(raw) > LARGEST_FILE_BYTES:
-            raise SpecError(f"{name} has {len(raw)} B; a spec has at most {LARGEST_FILE_BYTES}")
+            raise SpecError(f"{name} has more than {LARGEST_FILE_BYTES} B; that is no spec")
         try:
-            text = raw.decode("utf-8")
+            text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise SpecError(f"{name} is no text: byte {error.start} is not UTF-8") from None
-        try:
-            positions = YAML(typ="rt", pure=True).load(text)  # pyright: ignore[reportUnknownMemberType]
-        except MarkedYAMLError as error:
-            raise _not_yaml(name, error) from None
-        except (YAMLError, ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
-            first = (str(error).splitlines() or ["no YAML"])[0]
-            raise SpecError(f"not valid YAML: {first}", Location(name, 1, 1)) from None
+        if _brackets_deep(text) > 4 * DEEPEST or re.search(rf"^ {{{4 * DEEPEST},}}\S", text, re.MULTILINE):
+            raise SpecError(f"{name} is nested more than {DEEPEST} deep; that is no spec")
+        positions = _parsed(name, text)
         if not isinstance(positions, Mapping):
             kind = "is empty" if positions is None else "is no mapping at its top level"
             raise SpecError(f"the file {kind}; write keys such as name: ...", Location(name, 1, 1))
-        budget = [MOST_NODES]
-        plain = _plain(cast(Any, positions), budget, name)
-        return cls(name, plain, cast(Any, positions))
+        plain = _plain(positions, [MOST_NODES], name, 0)
+        return cls(name, plain, cast("Any", positions))
+
+    @classmethod
+    def of(cls, name: str, data: object) -> Document:
+        """A document of plain data that no file holds. SpecError."""
+        if not isinstance(data, Mapping):
+            raise SpecError(f"{name}: {shown(data)} is no mapping of keys to values")
+        return cls(name, _plain(cast("Any", data), [MOST_NODES], name, 0), None)
 
     def validate(self, model: type[M]) -> M:
         """The model that the data describe; SpecError with one line per complaint."""
         try:
             return model.model_validate(self.data)
         except ValidationError as error:
-            found = [self._complaint(e, model) for e in error.errors(include_url=False)]
-        first, *rest = sorted(found, key=lambda c: (c[0].line, c[0].column))
-        message = "\n".join([first[1], *(f"{where}: {text}" for where, text in rest)])
-        raise SpecError(message, first[0])
+            found = faults_of(error, model, self.data)
+        raise self.refused(found)
 
-    def _complaint(self, error: ErrorDetails, model: type[BaseModel]) -> tuple[Location, str]:
-        path = [part for part in error["loc"] if not _is_branch(part)]
-        name = ".".join(str(part) for part in path)
-        match error["type"]:
-            case "extra_forbidden":
-                near = get_close_matches(str(path[-1]), _keys(model, path[:-1]), 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                known = ", ".join(_keys(model, path[:-1]))
-                known = f" (known: {known})" if known and not near else ""
-                return self.location(path, key=True), f"unknown key {name!r}{hint}{known}"
-            case "missing":
-                return self.location(path[:-1]), f"{name!r} is missing; add it"
-            case "value_error":
-                message = _message(error)
-                if not path and (inner := self._inside(message)) is not None:
-                    return inner, message
-                return self.location(path), f"{name}: {message}" if name else message
-            case _:
-                got = "" if isinstance(error["input"], Mapping) else f", not {error['input']!r}"
-                return self.location(path), f"{name}: {error['msg'][:1].lower()}{error['msg'][1:]}{got}"
+    def refused(self, faults: Iterable[Fault]) -> SpecError:
+        """All complaints as one error, in the order of the file, each with its place."""
+        placed = [(self.location(f.path, key=f.at_key), f.message) for f in faults]
+        placed.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
+        (first, message), *rest = placed
+        return SpecError("\n".join([message, *(f"{where}: {text}" if where else text for where, text in rest)]), first)
 
-    def _inside(self, message: str) -> Location | None:
-        """For a complaint about the whole file: the operand, memory or section that it names."""
-        words = message.replace(":", " ").replace(",", " ").split()
-        for before, word in zip(["", *words], words, strict=False):
-            if before == "operand" and word in self.data.get("operands", {}):
-                return self.location(("operands", word), key=True)
-            if before == "memory":
-                for i, memory in enumerate(self.data.get("memories", [])):
-                    if isinstance(memory, Mapping) and cast(Any, memory).get("name") == word:
-                        return self.location(("memories", i))
-            if before == "dim" and word.strip("'") in self.data.get("dims", {}):
-                return self.location(("dims", word.strip("'")), key=True)
-        for section in ("constraints", "epilogue"):
-            if message.startswith(section):
-                return self.location((section,), key=True)
-        return None
-
-    def location(self, path: Sequence[int | str], *, key: bool = False) -> Location:
+    def location(self, path: Sequence[int | str], *, key: bool = False) -> Location | None:
         """Where the value (or the key) at a path was written; the nearest thing around it that was."""
-        node, line, column = self.positions, 0, 0
+        if self.positions is None:
+            return None
+        node: Any = self.positions
+        line = column = 0
         for depth, part in enumerate(path):
             try:
-                lines = node.lc
-                if isinstance(node, Mapping) and part in node:
-                    last = depth == len(path) - 1
-                    line, column = lines.key(part) if last and key else lines.value(part)
-                elif isinstance(part, int) and not isinstance(node, Mapping):
-                    line, column = lines.item(part)
+                if isinstance(part, int):
+                    line, column = node.lc.item(part)
                 else:
-                    break
-                node = cast(Any, node)[part]
-            except (AttributeError, KeyError, IndexError, TypeError):
+                    at_key = key and depth == len(path) - 1
+                    line, column = node.lc.key(part) if at_key else node.lc.value(part)
+                node = node[part]
+            except (AttributeError, LookupError, TypeError):
                 break
         return Location(self.name, line + 1, column + 1)
 
-    def mentioned_in(self, message: str) -> Location:
-        """Where the key was written that a message names first."""
-        words = message.replace(":", " ").replace(",", " ").split()
-        for word in words[:3]:
-            head = word.split(".")[0]
-            if head in self.data:
-                return self.location((head,), key=True)
-        return self.location(("operator",), key=True)
+
+def _brackets_deep(text: str) -> int:
+    """How deep brackets nest, those in quoted text and comments included; the parser takes quadratic time for that."""
+    depth = deepest = 0
+    for mark in re.findall(r"[\[\]{}]", text):
+        depth += 1 if mark in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
-def _not_yaml(name: str, error: Any) -> SpecError:
-    """What ruamel says, at the place where it says it."""
+def _parsed(name: str, text: str) -> object:
+    """What YAML makes of a text, with positions. SpecError."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError
+
+    try:
+        return cast("object", YAML(typ="rt", pure=True).load(text))  # pyright: ignore[reportUnknownMemberType]
+    except MarkedYAMLError as error:
+        where, problem = _marked(name, error)
+    except RecursionError:
+        where, problem = Location(name, 1, 1), "nested too deeply"
+    except Exception as error:
+        # The parser raises what it likes on what it does not expect: assertions, attribute and index errors among them.
+        where, problem = Location(name, 1, 1), (str(error).splitlines() or ["unreadable"])[0]
+    raise SpecError(f"not valid YAML: {problem}", where)
+
+
+def _marked(name: str, error: Any) -> tuple[Location, str]:
+    """Where the parser stopped, and why."""
     mark = error.problem_mark or error.context_mark
     where = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name, 1, 1)
-    return SpecError(f"not valid YAML: {(error.problem or 'unreadable').strip().splitlines()[0]}", where)
+    return where, (str(error.problem or "").strip().splitlines() or ["unreadable"])[0]
 
 
-def _plain(node: Any, budget: list[int], name: str) -> Any:
+def _plain(node: Any, budget: list[int], name: str, depth: int) -> Any:
     """Plain dicts, lists and scalars; SpecError if there is no end of them."""
     budget[0] -= 1
     if budget[0] < 0:
         raise SpecError(f"{name} holds more than {MOST_NODES} values; that is no spec")
+    if depth > DEEPEST:
+        raise SpecError(f"{name} is nested more than {DEEPEST} deep; that is no spec")
     if isinstance(node, Mapping):
-        items = cast(Mapping[Any, Any], node).items()
-        return {key if isinstance(key, str) else str(key): _plain(value, budget, name) for key, value in items}
-    if isinstance(node, list):
-        return [_plain(value, budget, name) for value in cast(list[Any], node)]
+        plain: dict[str, Any] = {}
+        for key, value in cast("Mapping[Any, Any]", node).items():
+            if str(key) in plain:
+                raise SpecError(f"{name} has key {str(key)!r} twice, written in two ways; keep one")
+            plain[str(key)] = _plain(value, budget, name, depth + 1)
+        return plain
+    if isinstance(node, list | tuple):
+        return [_plain(value, budget, name, depth + 1) for value in cast("list[Any]", node)]
     match node:
         case bool() | None:
             return node
@@ -213,37 +232,9 @@ def _plain(node: Any, budget: list[int], name: str) -> Any:
             return int(node)
         case float():
             return float(node)
-        case str():
-            return str(node)
+        case _ if hasattr(node, "model_dump"):
+            return _plain(node.model_dump(mode="json"), budget, name, depth)
+        case _ if type(node).__name__ == "ScalarBoolean":
+            return bool(node)
         case _:
             return str(node)
-
-
-def _message(error: ErrorDetails) -> str:
-    return error["msg"].removeprefix("Value error, ")
-
-
-def _is_branch(part: int | str) -> bool:
-    """Pydantic adds the name of a union's branch to a path; it is nowhere in the file."""
-    return isinstance(part, str) and (
-        part.startswith(("function-", "constrained-", "tuple[", "lax-or-strict")) or part == "TileRule"
-    )
-
-
-def _keys(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """Keys that a model knows at a path; empty if that cannot be told."""
-    schema = model.model_json_schema()
-    node: dict[str, Any] = schema
-    for part in path:
-        if isinstance(part, int):
-            node = node.get("items", {})
-        else:
-            node = node.get("properties", {}).get(part) or node.get("additionalProperties", {})
-        if not isinstance(cast(object, node), dict):
-            return []
-        for option in node.get("anyOf", []):
-            if "$ref" in option:
-                node = option
-        if "$ref" in node:
-            node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-    return list(node.get("properties", {}))

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Annotated, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from planner.spec.operator import Operand
-from planner.spec.validate import near_roles
+from planner.spec.validate import check_machine
 
 _UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_BITS = ("b", "bit", "bits")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
 
@@ -33,7 +34,7 @@ def parse_size(value: object) -> int:
     if match is None:
         raise ValueError(f"size {value!r} is not a number with a unit; write for instance 32KiB")
     digits, unit = match.groups()
-    if unit == "b":
+    if unit in _BITS:
         scale, divisor = 1, 8
     elif unit in _UNITS:
         scale, divisor = _UNITS[unit], 1
@@ -50,6 +51,16 @@ def parse_size(value: object) -> int:
 Size = Annotated[int, BeforeValidator(parse_size, json_schema_input_type=int | str)]
 
 
+def _memory_name(name: str) -> str:
+    """Places are written operand@memory, or * for all: neither mark can be in a name."""
+    if not name or "@" in name or name == "*":
+        raise ValueError(f"{name!r} is no name of a memory; use at least 1 character, neither @ nor *")
+    return name
+
+
+MemoryName = Annotated[str, AfterValidator(_memory_name)]
+
+
 class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,24 +68,28 @@ class _Spec(BaseModel):
 class Memory(_Spec):
     """One memory of the machine; a *scope* if it has a parent."""
 
-    name: str = Field(min_length=1, description="Name of the memory, such as inp_buffer.")
+    name: MemoryName = Field(description="Name of the memory, such as inp_buffer.")
     parent: str | None = Field(None, description="The memory it is filled from; none for the backing store only.")
     capacity: Size | None = Field(None, gt=0, description="Bytes, or text with a unit: 32KiB, 2097152b (bits).")
     holds: tuple[str, ...] | None = Field(None, description="Roles or operand names; all operands if left out.")
     alignment: Size = Field(1, gt=0, description="Each buffer starts at a multiple of this many bytes.")
     double_buffered: bool = Field(False, description="Every buffer in this scope is kept in two copies.")
     spill: bool = Field(True, description="Whether partial sums may leave this scope and come back.")
-    bytes_per_cycle: float | None = Field(None, gt=0, description="Rate of the link to its children.")
+    bytes_per_cycle: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Rate of the link to its children."
+    )
     setup_cycles: int = Field(0, ge=0, description="Cycles before the first byte of a transfer on that link.")
-    read_energy: float = Field(0, ge=0, description="pJ per byte read.")
-    write_energy: float = Field(0, ge=0, description="pJ per byte written.")
+    read_energy: float = Field(0, ge=0, allow_inf_nan=False, description="pJ per byte read.")
+    write_energy: float = Field(0, ge=0, allow_inf_nan=False, description="pJ per byte written.")
 
 
 class Compute(_Spec):
     """The compute unit."""
 
-    macs_per_cycle: float | None = Field(None, gt=0, description="Multiply-accumulates per cycle at best.")
-    mac_energy: float = Field(0, ge=0, description="pJ per multiply-accumulate.")
+    macs_per_cycle: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Multiply-accumulates per cycle at best."
+    )
+    mac_energy: float = Field(0, ge=0, allow_inf_nan=False, description="pJ per multiply-accumulate.")
 
 
 class Machine(_Spec):
@@ -86,27 +101,7 @@ class Machine(_Spec):
 
     @model_validator(mode="after")
     def _is_a_tree(self) -> Self:
-        backing, *scopes = self.memories
-        if backing.parent is not None or backing.capacity is not None:
-            raise ValueError(
-                f"the first memory, {backing.name}, is the backing store: it takes no parent and no capacity"
-            )
-        seen = {backing.name}
-        for scope in scopes:
-            if scope.name in seen:
-                raise ValueError(f"two memories are named {scope.name}")
-            if scope.parent is None:
-                raise ValueError(f"memory {scope.name} has no parent; name one of: {', '.join(sorted(seen))}")
-            if scope.parent not in seen:
-                known = ", ".join(sorted(seen))
-                raise ValueError(
-                    f"memory {scope.name} has parent {scope.parent!r}, not declared above it; known: {known}"
-                )
-            if complaint := near_roles(scope.holds or ()):
-                raise ValueError(f"memory {scope.name}: {complaint}")
-            if scope.capacity is None:
-                raise ValueError(f"memory {scope.name} has no capacity; write for instance capacity: 32KiB")
-            seen.add(scope.name)
+        check_machine(self)
         return self
 
     @property

@@ -8,11 +8,21 @@ The named operators (conv2d, matmul, ...) in `library` are shorthands that expan
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 
 from planner.spec.affine import Affine
+from planner.spec.complaints import Fault, RuleError, shown
 
 DType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32", "float64"]
 Role = Literal["input", "weight", "bias", "output"]
@@ -55,9 +65,8 @@ class Operand(_Spec):
     @model_validator(mode="after")
     def _one_index_per_axis(self) -> Self:
         if len(self.shape) != len(self.index):
-            raise ValueError(
-                f"shape has {len(self.shape)} axes and index has {len(self.index)}; give one index per axis"
-            )
+            why = f"shape has {len(self.shape)} axes and index has {len(self.index)}; give one index per axis"
+            raise RuleError(Fault((), why, at_key=False))
         return self
 
     @property
@@ -75,7 +84,7 @@ class Requantise(_Spec):
 
     multiplier: int = Field(strict=True, ge=-(2**31), lt=2**31)
     shift: int = Field(strict=True, ge=0, le=62)
-    zero_point: int = Field(0, strict=True)
+    zero_point: int = Field(0, strict=True, ge=-(2**31), lt=2**31)
 
 
 class Average(_Spec):
@@ -90,13 +99,24 @@ class Average(_Spec):
     valid: bool = False
 
 
+def _bound(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{shown(value)} is no number")
+    if (isinstance(value, float) and not isfinite(value)) or abs(value) > 2**1000:
+        raise ValueError(f"{shown(value)} is not finite; leave clip out, or write the dtype's own limit")
+    return value
+
+
+Bound = Annotated[int | float, BeforeValidator(_bound)]
+
+
 class Epilogue(_Spec):
     """What is done to a finished accumulator element before it is stored, in this order, then saturated to the dtype."""
 
     average: Average | None = None
     requantise: Requantise | None = None
     relu: bool = False
-    clip: tuple[float | int, float | int] | None = None
+    clip: tuple[Bound, Bound] | None = None
 
 
 class TileRule(_Spec):
