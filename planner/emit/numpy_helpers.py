@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 HELPERS = '''
+
 def span(offset, *terms):
     """The lattice of offset + sum(a * i), each i in [start, end): its lowest index, step and number of points."""
     low = offset + sum(a * (start if a > 0 else end - 1) for a, start, end in terms)

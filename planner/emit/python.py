@@ -16,6 +16,8 @@ from planner.nest.arithmetic import EXACT_FLOAT, neutral, output_dims, tolerance
 from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When
 from planner.spec.affine import Affine
 
+LOOPS_AT_ONCE = 16
+"""Loops nested in one function; Python takes 20."""
 _OF_A_BUFFER = ("", "_box", "_base", "_inside", "_result", "_visit")
 """Endings of the variables that go with each buffer."""
 
@@ -44,6 +46,7 @@ class _Emitter:
         names = Names({*RESERVED, *(f"x{i}" for i in range(len(operator.factors)))})
         names.taken.add(identifier(operator.name))
         found = [s.var for s in _walk(self.kernel.body) if isinstance(s, For)]
+        names.taken |= {f"inside_{depth}" for depth in range(0, len(found) + 1, LOOPS_AT_ONCE)}
         self.loops = {var: names.new(var, ("", "_end")) for var in found}
         self.operands = {name: names.new(name, ("", "_partial")) for name in operator.operands}
         self.arenas = {a.memory: names.new(f"{a.memory}_bytes") for a in self.kernel.arenas}
@@ -108,7 +111,7 @@ class _Emitter:
 
     # Statements -----------------------------------------------------------------------------------------------------
 
-    def _statements(self, body: Sequence[Statement]) -> Iterator[str]:
+    def _statements(self, body: Sequence[Statement], depth: int = 0) -> Iterator[str]:
         for statement in body:
             match statement:
                 case For():
@@ -116,10 +119,10 @@ class _Emitter:
                     var = self.loops[statement.var]
                     yield f"for {var} in range({start}, {end}, {statement.tile}):"
                     yield f"    {var}_end = min({var} + {statement.tile}, {end})"
-                    yield from _indented(self._statements(statement.body), 1)
+                    yield from _indented(self._inside(statement.body, depth + 1), 1)
                 case Visit():
                     yield from self._visit(statement)
-                    yield from self._statements(statement.body)
+                    yield from self._statements(statement.body, depth)
                 case Load():
                     yield from self._when(statement.when, self._load(self.kernel.buffer(statement.buffer)))
                 case Init():
@@ -132,6 +135,18 @@ class _Emitter:
                     yield from self._store(statement)
                 case _:
                     assert_never(statement)
+
+    def _inside(self, body: Sequence[Statement], depth: int) -> Iterator[str]:
+        """What is inside of `depth` loops: in a function of its own where Python's limit is near."""
+        if depth % LOOPS_AT_ONCE:
+            yield from self._statements(body, depth)
+            return
+        counters = [f"{self.buffers[b.name]}_visit" for b in self.kernel.buffers if b.copies > 1]
+        yield f"def inside_{depth}():"
+        if counters:
+            yield f"    nonlocal {', '.join(counters)}"
+        yield from _indented(self._statements(body, depth), 1)
+        yield f"inside_{depth}()"
 
     def _range(self, dim: str, loop: str | None) -> tuple[str, str]:
         if loop is None:
@@ -170,7 +185,7 @@ class _Emitter:
         b = self.kernel.buffer(visit.buffer)
         operand = self.kernel.operator.operands[b.operand]
         name, arena, offset = self.buffers[b.name], self.arenas[b.memory], str(b.offset_bytes)
-        yield f"# {words(b.operand)} in {words(b.memory)}: {list(b.shape)} at byte {b.offset_bytes}"
+        yield f"# {words(b.operand)} in {words(b.memory)}, below {words(b.parent)}: {list(b.shape)} at byte {b.offset_bytes}"
         if b.copies > 1:
             yield f"{name}_visit += 1"
             offset = f"{b.offset_bytes} + {name}_visit % {b.copies} * {b.size_bytes // b.copies}"

@@ -134,6 +134,18 @@ def test_run_again_gives_the_same() -> None:
     assert all((inputs[name] == before[name]).all() for name in inputs)
 
 
+def test_more_loops_than_python_nests() -> None:
+    """45 loops around partial sums and double buffers: Python takes 20 in one function."""
+    plan = matmul("a", "b", "y", bias="c")
+    idle: list[NestEntry] = [Loop(d, n) for d, n in (("m", 5), ("n", 6), ("k", 7)) for _ in range(5)]
+    more: list[NestEntry] = [Loop("m", 2)] * 15
+    first, rest = plan.nest[0], list(plan.nest[1:])
+    deep = plan_of(plan.operator, plan.machine, [*idle, first, *more, *rest, *[Loop("n", 4)] * 12])
+    deep.verify()
+    assert_right(deep)
+    assert deep.emit("python").count("def inside_") == 2
+
+
 def test_narrow_accumulators_wrap() -> None:
     """Sums beyond an int16 wrap; a cast from a float beyond its range would do as the processor likes."""
     operator = planner.matmul(3, 4, 600, accumulate="int16", output_dtype="int16")
