@@ -155,32 +155,70 @@ class Kernel:
         return next(b for b in self.buffers if b.name == name)
 
     def verify(self) -> None:
-        """Every name is defined where it is used; InternalError otherwise."""
-        _verify(self, self.body, loops=frozenset(), live=frozenset())
+        """Loops, tiles and buffers are defined where they are used, and fit each other; InternalError otherwise."""
+        _verify(_Scope(self, {}, frozenset()), self.body)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self.body, 0))
 
 
-def _verify(kernel: Kernel, body: tuple[Statement, ...], loops: frozenset[str], live: frozenset[str]) -> None:
-    def need(names: set[str], known: frozenset[str], what: str) -> None:
-        if missing := names - known:
-            raise InternalError(f"kernel of {kernel.operator.name}: {what} {sorted(missing)} used where there is none")
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What may be named at one place of a kernel: loops with their dims, and buffers that are alive."""
 
+    kernel: Kernel
+    loops: dict[str, str]
+    live: frozenset[str]
+
+    def need(self, holds: bool, complaint: str) -> None:
+        if not holds:
+            raise InternalError(f"kernel of {self.kernel.operator.name}: {complaint}")
+
+    def alive(self, *buffers: str) -> None:
+        for name in buffers:
+            self.need(name in self.live, f"{name} is used outside of its visits")
+
+    def runs(self, loop: str | None, dim: str) -> None:
+        """A range of `dim` is set by one of the loops around, over that dim."""
+        self.need(loop is None or self.loops.get(loop) == dim, f"{loop} is no loop over {dim} around here")
+
+    def tile(self, tile: Tile) -> None:
+        self.need(
+            {d for d, _ in tile.loops} == {*self.kernel.operator.dims}, f"tile {tile} does not name every dim once"
+        )
+        for dim, loop in tile.loops:
+            self.runs(loop, dim)
+
+    def condition(self, when: When) -> None:
+        for loop in when.loops:
+            self.need(loop in self.loops, f"{loop} is in a condition and is no loop around here")
+
+
+def _verify(scope: _Scope, body: tuple[Statement, ...]) -> None:
     for statement in body:
         match statement:
-            case For():
-                need({statement.outer} - {None}, loops, "loops")  # pyright: ignore[reportArgumentType]
-                _verify(kernel, statement.body, loops | {statement.var}, live)
-            case Visit():
-                need({v for _, v in statement.tile.loops if v}, loops, "loops")
-                _verify(kernel, statement.body, loops, live | {statement.buffer})
-            case Load() | Finish() | Store():
-                need({statement.buffer}, live, "buffers")
-            case Init():
-                need({statement.buffer, *([statement.bias] if statement.bias else [])}, live, "buffers")
-            case Compute():
-                need({statement.output, *statement.factors}, live, "buffers")
+            case For(var, dim, tile, outer, inner):
+                scope.need(dim in scope.kernel.operator.dims and tile >= 1, f"loop {var} over {dim} in steps of {tile}")
+                scope.need(var not in scope.loops, f"loop {var} is inside of another {var}")
+                scope.runs(outer, dim)
+                _verify(_Scope(scope.kernel, {**scope.loops, var: dim}, scope.live), inner)
+            case Visit(name, tile, inner):
+                declared = [b for b in scope.kernel.buffers if b.name == name]
+                scope.need(len(declared) == 1, f"{name} is visited and declared {len(declared)} times")
+                scope.need(name not in scope.live, f"{name} is visited inside of its own visit")
+                scope.tile(tile)
+                scope.alive(*(b.outer for b in declared if b.outer is not None))
+                _verify(_Scope(scope.kernel, scope.loops, scope.live | {name}), inner)
+            case Load(name, when) | Finish(name, when) | Store(name, when):
+                scope.alive(name)
+                scope.condition(when)
+            case Init(name, bias, tile, when):
+                scope.alive(name, *([bias] if bias is not None else []))
+                scope.tile(tile)
+                scope.condition(when)
+            case Compute(name, factors, tile):
+                scope.alive(name, *factors)
+                scope.tile(tile)
             case _:
                 assert_never(statement)
 
