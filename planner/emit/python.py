@@ -408,6 +408,8 @@ class _Emitter:
                 shape[axis] = -1
                 along = f"range({operator.dims[d]})" if d in inner else names[d]
                 terms.append(f"{a} * np.array({along}).reshape({shape})")
+            if len(terms) == 1:
+                terms = [f"np.full({[1] * (len(dims) + len(inner))}, {index.offset})"]
             yield f"place = {' + '.join(terms)}"
             axes = tuple(range(len(dims), len(dims) + len(inner)))
             yield f"count = count * ((place >= 0) & (place < {size})).sum({axes})"

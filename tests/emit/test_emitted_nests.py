@@ -146,6 +146,17 @@ def test_more_loops_than_python_nests() -> None:
     assert deep.emit("python").count("def inside_") == 2
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_means_of_one_point(size: int) -> None:
+    operator = planner.avg_pool2d((1, 1, size, 1), (1, 1))
+    machine = Machine.model_validate(
+        {"name": "m", "memories": [{"name": "dram"}, {"name": "l1", "parent": "dram", "capacity": 4096}]}
+    )
+    plan = plan_of(operator, machine, attach_all(operator, "l1"))
+    plan.verify()
+    assert_right(plan)
+
+
 def test_narrow_accumulators_wrap() -> None:
     """Sums beyond an int16 wrap; a cast from a float beyond its range would do as the processor likes."""
     operator = planner.matmul(3, 4, 600, accumulate="int16", output_dtype="int16")
