@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from planner.errors import VerificationError
 from planner.nest.arithmetic import Array, accumulate, finish, neutral, output_dims, reduce_tile
 from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When
-from planner.spec.affine import Affine
 
 POISON = 0xCC
 EMPTY, VALUE, RESULT = 0, 1, 2
@@ -59,8 +58,8 @@ class _Live:
     values: Array
     results: Array
     state: NDArray[np.uint8]
-    base: list[int]
-    """Index of slot 0 per axis."""
+    box: _Span
+    """What the visit holds; its lowest index of each axis is in slot 0."""
     tile: Tile
 
 
@@ -71,6 +70,10 @@ class _Span:
     lows: tuple[int, ...]
     steps: tuple[int, ...]
     counts: tuple[int, ...]
+
+    def moved(self, by: Iterable[int]) -> _Span:
+        """The same box, further on in each axis."""
+        return _Span(tuple(low + n for low, n in zip(self.lows, by, strict=True)), self.steps, self.counts)
 
 
 @dataclass(slots=True)
@@ -88,6 +91,8 @@ class _Run:
     started: NDArray[np.bool_] = field(init=False)
     finals: NDArray[np.int32] = field(init=False)
     loops: dict[str, For] = field(default_factory=dict[str, For])
+    boxes: dict[tuple[str, tuple[int, ...]], _Span] = field(default_factory=dict[tuple[str, tuple[int, ...]], _Span])
+    """Boxes at position 0, by operand and the sizes of a tile: most visits have one of a few shapes."""
 
     def __post_init__(self) -> None:
         operator, kernel = self.kernel.operator, self.kernel
@@ -200,8 +205,8 @@ class _Run:
 
         operand = self.kernel.operator.operands[spec.operand]
         results = view(operand.dtype) if operand.role == "output" else view(spec.dtype)
-        span = self._span(operand.index, visit.tile)
-        live = _Live(spec, view(spec.dtype), results, np.zeros(spec.shape, np.uint8), list(span.lows), visit.tile)
+        span = self._span(spec.operand, visit.tile)
+        live = _Live(spec, view(spec.dtype), results, np.zeros(spec.shape, np.uint8), span, visit.tile)
         for axis, (count, step) in enumerate(zip(span.counts, span.steps, strict=True)):
             if ((count - 1) * step) // spec.steps[axis] >= spec.shape[axis] or (count > 1 and step % spec.steps[axis]):
                 raise VerificationError(
@@ -230,18 +235,23 @@ class _Run:
             raise VerificationError(f"{name} is used outside of its visits")
         return self.live[name]
 
-    def _span(self, index: tuple[Affine, ...], tile: Tile) -> _Span:
+    def _span(self, operand: str, tile: Tile) -> _Span:
         """The box that the current ranges of a tile span in an operand."""
-        origin: dict[str, int] = {}
+        index = self.kernel.operator.operands[operand].index
+        starts: dict[str, int] = {}
         sizes: dict[str, int] = {}
         for dim, loop in tile.loops:
             low, high = self._range(dim, loop)
-            origin[dim], sizes[dim] = low, high - low
-        return _Span(
-            tuple(axis.lowest(origin, sizes) for axis in index),
-            tuple(axis.step(sizes) for axis in index),
-            tuple(axis.points(sizes) for axis in index),
-        )
+            starts[dim], sizes[dim] = low, high - low
+        key = operand, tuple(sizes.values())
+        if key not in self.boxes:
+            origin = dict.fromkeys(sizes, 0)
+            self.boxes[key] = _Span(
+                tuple(axis.lowest(origin, sizes) for axis in index),
+                tuple(axis.step(sizes) for axis in index),
+                tuple(axis.points(sizes) for axis in index),
+            )
+        return self.boxes[key].moved(sum(a * starts[d] for d, a in axis.terms) for axis in index)
 
     def _slots(
         self, live: _Live, lows: Iterable[int], steps: Iterable[int], counts: Iterable[int]
@@ -249,13 +259,13 @@ class _Run:
         """Slices of a buffer for a box; VerificationError if it is not all inside."""
         found: list[slice] = []
         for axis, (low, step, count) in enumerate(zip(lows, steps, counts, strict=True)):
-            apart, stride = low - live.base[axis], live.spec.steps[axis]
+            apart, stride = low - live.box.lows[axis], live.spec.steps[axis]
             first, by = apart // stride, max(step // stride, 1)
             last = first + by * (count - 1)
             if apart % stride or (count > 1 and step % stride) or first < 0 or last >= live.spec.shape[axis]:
                 raise VerificationError(
                     f"{live.spec.name}, axis {axis}: indices {low}..{low + step * (count - 1)} by {step} are not in the buffer, "
-                    f"which holds {live.spec.shape[axis]} from {live.base[axis]} by {stride}{self._place()}"
+                    f"which holds {live.spec.shape[axis]} from {live.box.lows[axis]} by {stride}{self._place()}"
                 )
             found.append(slice(first, last + 1, by))
         return tuple(found)
@@ -282,7 +292,7 @@ class _Run:
     def _load(self, live: _Live) -> None:
         operator, spec = self.kernel.operator, live.spec
         operand = operator.operands[spec.operand]
-        span = self._span(operand.index, live.tile)
+        span = live.box
         moved = self.links[spec.name]
         moved.loads += 1
         inside = self._inside(live, span)
@@ -314,7 +324,7 @@ class _Run:
 
     def _store(self, live: _Live, *, final: bool) -> None:
         spec, operator = live.spec, self.kernel.operator
-        box = self._span(operator.output.index, live.tile)
+        box = live.box
         source = self._slots(live, box.lows, box.steps, box.counts)
         self._need(live, source, RESULT if final else VALUE)
         moved = self.links[spec.name]
@@ -345,7 +355,7 @@ class _Run:
 
     def _init(self, init: Init) -> None:
         operator, live = self.kernel.operator, self._alive(init.buffer)
-        box = self._span(operator.output.index, init.tile)
+        box = self._span(operator.output_name, init.tile)
         target = self._slots(live, box.lows, box.steps, box.counts)
         if init.bias is None:
             live.values[target] = neutral(operator)
@@ -361,7 +371,7 @@ class _Run:
     def _operand_tile(self, live: _Live, tile: Tile) -> tuple[list[str], Array]:
         """An operand's values over the current tile, one array axis a dim; reads only what was written."""
         operand = self.kernel.operator.operands[live.spec.operand]
-        span = self._span(operand.index, tile)
+        span = self._span(live.spec.operand, tile)
         box = self._slots(live, span.lows, span.steps, span.counts)
         self._need(live, box, VALUE)
         dims = [d for d in self.kernel.operator.dims if d in operand.dims]
@@ -371,7 +381,7 @@ class _Run:
         for axis, index in enumerate(operand.index):
             step = live.spec.steps[axis]
             here = index.offset + sum(a * ranges[d][0] for d, a in index.terms)
-            corner.append((here - live.base[axis]) // step)
+            corner.append((here - live.box.lows[axis]) // step)
             for d, a in index.terms:
                 if ranges[d][1] - ranges[d][0] > 1:
                     strides[dims.index(d)] += a // step * live.values.strides[axis]
@@ -382,7 +392,7 @@ class _Run:
     def _compute(self, compute: Compute) -> None:
         operator, live = self.kernel.operator, self._alive(compute.output)
         factors = [self._operand_tile(self._alive(name), compute.tile) for name in compute.factors]
-        box = self._span(operator.output.index, compute.tile)
+        box = self._span(operator.output_name, compute.tile)
         target = self._slots(live, box.lows, box.steps, box.counts)
         self._need(live, target, VALUE)
         axes = output_dims(operator)
@@ -392,7 +402,7 @@ class _Run:
 
     def _finish(self, live: _Live) -> None:
         operator = self.kernel.operator
-        box = self._span(operator.output.index, live.tile)
+        box = live.box
         target = self._slots(live, box.lows, box.steps, box.counts)
         self._need(live, target, VALUE)
         ranges = {d: range(*self._range(d, loop)) for d, loop in live.tile.loops}

@@ -119,11 +119,14 @@ class Search:
         everything = tuple(b.index for b in self.problem.buffers)
         outermost = tuple(b.index for b in self.problem.buffers if b.outer is None)
         first = everything if self._rules_reach_inwards() else outermost
-        best = self._minimise("traffic", first, {}, self._settings(0.8), start=self._start(first))
+        huge = self.problem.operator.macs >= LARGEST >> 8
+        # Without a limit on the traffic, the products of a huge operator would not fit into the solver's integers.
+        start = self._first_plan(first) if huge else None
+        best = self._minimise("traffic", first, {}, self._settings(0.8), start=start)
         if best.status == "infeasible":
             return _infeasible(self.problem, objective, (), conflicts(self.problem))
         if best.value is None or best.bound is None or best.choice is None:
-            return Plan("unknown", Objective(objective, None, best.bound), self.problem.operator, self.problem.machine)
+            return self._without_solver(objective, best.bound or 0, everything)
         ties = self._break_ties(best.value, everything, outermost, best.choice)
         choice = ties.choice or self._complete(best.choice)
         # Where time ran out, breaking ties may have come upon a plan that moves less.
@@ -141,22 +144,31 @@ class Search:
         ruled = any(problem.allowed[b.index, d] is not None for b in problem.buffers for d in problem.extents)
         return bool(inner) and (ruled or bool(problem.order) or any(not b.may_spill for b in inner))
 
-    def _start(self, buffers: Sequence[int]) -> Choice | None:
-        """A first plan for huge operators: without a limit on the traffic, products would not fit the solver's integers.
-
-        All buffers take one tile, grown from the smallest for as long as the scopes hold it.
-        """
-        if self.problem.operator.macs < LARGEST >> 8:
+    def _first_plan(self, buffers: Sequence[int]) -> Choice | None:
+        """A plan without the solver, where the user demands nothing: one tile for all buffers, grown while it fits."""
+        problem = self.problem
+        ruled = any(problem.allowed[b.index, d] is not None for b in problem.buffers for d in problem.extents)
+        if ruled or problem.order or not all(b.may_spill for b in problem.buffers):
             return None
-        tile = smallest_tiles(self.problem)
-        grown = True
+        tile = smallest_tiles(problem)
+        grown = not problem.divisors
         while grown:
             grown = False
-            for dim, extent in self.problem.extents.items():
+            for dim, extent in problem.extents.items():
                 trial = {b: {**t, dim: min(2 * t[dim], extent)} for b, t in tile.items()}
-                if trial != tile and not self.problem.divisors and not shortages(self.problem, trial):
+                if trial != tile and not shortages(problem, trial):
                     tile, grown = trial, True
         return Choice({b: tile[b] for b in buffers}, {})
+
+    def _without_solver(self, objective: str, bound: int, everything: Sequence[int]) -> Plan:
+        """What there is to say when time has run out before the solver found anything."""
+        choice = self._first_plan(everything)
+        if choice is None:
+            return Plan("unknown", Objective(objective, None, bound), self.problem.operator, self.problem.machine)
+        traffic = stage_costs(self.problem, buffer_costs(self.problem, choice.tiles))["traffic"]
+        cost = Objective(objective, traffic, min(bound, traffic))
+        status = "optimal" if traffic == cost.bound else "feasible"
+        return realise(self.problem, choice.tiles, status, cost, ties_proved=False)
 
     def _break_ties(self, traffic: int, everything: Sequence[int], outermost: Sequence[int], choice: Choice) -> Outcome:
         """Fewest transfers, then the smallest footprint, at this traffic."""

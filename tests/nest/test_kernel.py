@@ -28,7 +28,9 @@ def kernel() -> Kernel:
 
 
 def test_it_reads_as_a_nest() -> None:
-    assert str(kernel()) == """\
+    assert (
+        str(kernel())
+        == """\
 for m_0 in m of all step 4
   visit input@inp_buffer
     load input@inp_buffer
@@ -45,6 +47,7 @@ for m_0 in m of all step 4
                 compute output@acc_buffer from input@inp_buffer, weight@wgt_buffer
         finish output@acc_buffer if last of k_0
         store output@acc_buffer, final if last of k_0"""
+    )
 
 
 def test_a_buffer_knows_its_place() -> None:
