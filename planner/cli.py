@@ -105,17 +105,30 @@ def verify(
 @app.command()
 def emit(
     plan: PlanPath,
-    target: Annotated[str, typer.Option(help="What to write: python.")] = "python",
-    output: Output = None,
+    target: Annotated[str, typer.Option(help="What to write: python or c.")] = "python",
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", help="File to write; for c a directory, for the kernel, its headers and a test program."
+        ),
+    ] = None,
 ) -> None:
     """Write a plan's kernel as source text."""
-    from planner.plan_file import write_whole
+    from planner.emit import emit_files
+    from planner.plan_file import make_directory, write_whole
 
-    text = _plan(plan).emit(target)
+    loaded = _plan(plan)
     if output is None:
-        print(text, end="")
-    else:
-        write_whole(output, text)
+        print(loaded.emit(target), end="")
+        return
+    files = emit_files(loaded, target)
+    if files is None:
+        write_whole(output, loaded.emit(target))
+        return
+    directory = make_directory(output)
+    for name, text in files.items():
+        write_whole(directory / name, text)
+    print("wrote " + ", ".join(str(directory / name) for name in files))
 
 
 @app.command()

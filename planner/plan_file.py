@@ -214,3 +214,13 @@ def write_whole(path: str | Path, text: str) -> None:
     finally:
         if aside is not None and os.path.exists(aside):
             os.unlink(aside)
+
+
+def make_directory(path: str | Path) -> Path:
+    """A directory to write to; made if there is none. SpecError if it cannot be."""
+    target = Path(path)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecError(f"cannot make the directory {str(path)!r}: {error.strerror}") from None
+    return target

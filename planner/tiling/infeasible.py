@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from planner.plan import Shortage
@@ -25,18 +25,20 @@ def buffer_bytes(buffer: Buffer, tile: Mapping[str, int]) -> int:
     return prod(footprint(c, tile) for c in buffer.components) * buffer.element_bytes * buffer.copies
 
 
-def packed_bytes(sizes: list[int], alignment: int) -> tuple[int, tuple[int, ...]]:
+def packed_bytes(sizes: Sequence[int], alignment: int, elements: Sequence[int]) -> tuple[int, tuple[int, ...]]:
     """End of the last byte, and the offsets, when buffers are stacked at multiples of the alignment in the best order.
 
-    Only the last buffer goes without rounding up, so the one that saves most goes last.
+    Only the last buffer goes without rounding up, so the one that saves most goes last. Among the others those with the
+    widest elements (bytes in `elements`) come first: their sizes are multiples of it, so that every buffer lies at a
+    multiple of its element's bytes, whatever the alignment, if both are powers of two.
     """
     padded = [-(-s // alignment) * alignment for s in sizes]
-    last = max(range(len(sizes)), key=lambda i: (padded[i] - sizes[i], i))
+    order = sorted(range(len(sizes)), key=lambda i: (padded[i] - sizes[i], -elements[i], i))
     offsets, at = [0] * len(sizes), 0
-    for i in [*(i for i in range(len(sizes)) if i != last), last]:
+    for i in order:
         offsets[i] = at
         at += padded[i]
-    return at - (padded[last] - sizes[last]), tuple(offsets)
+    return at - (padded[order[-1]] - sizes[order[-1]]), tuple(offsets)
 
 
 def shortages(problem: Problem, tiles: Mapping[int, Mapping[str, int]] | None = None) -> tuple[Shortage, ...]:
@@ -46,7 +48,7 @@ def shortages(problem: Problem, tiles: Mapping[int, Mapping[str, int]] | None = 
     for scope in problem.machine.scopes:
         inside = problem.scope_buffers(scope.name)
         sizes = [buffer_bytes(b, chosen[b.index]) for b in inside]
-        needed = packed_bytes(sizes, scope.alignment)[0] if sizes else 0
+        needed = packed_bytes(sizes, scope.alignment, [b.element_bytes for b in inside])[0] if sizes else 0
         capacity = scope.capacity or 0
         if needed > capacity:
             pinned = any(problem.allowed[b.index, d] for b in inside for d in problem.extents)

@@ -67,7 +67,8 @@ def _buffers(problem: Problem, tiles: Tiles) -> tuple[PlannedBuffer, ...]:
         inside = [b.index for b in problem.scope_buffers(scope.name)]
         if not inside:
             continue
-        end, placed = packed_bytes([sizes[i] for i in inside], scope.alignment)
+        widths = [problem.buffers[i].element_bytes for i in inside]
+        end, placed = packed_bytes([sizes[i] for i in inside], scope.alignment, widths)
         if scope.capacity is not None and end > scope.capacity:
             raise InternalError(f"{scope.name}: the model packed {end} B into {scope.capacity} B")
         offsets.update(zip(inside, placed, strict=True))

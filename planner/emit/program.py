@@ -1,0 +1,501 @@
+"""The scalar program: the kernel spelled out to loops, integer indices and element accesses, for targets without numpy.
+
+`scalar.spell_out` makes it from a kernel, once for all targets; each target prints it. Two kinds of expression stay apart:
+an `Index` counts positions (exact integers, kept as a sum of terms so that what cancels is never printed), a `Value` is
+arithmetic on elements in a dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Literal, cast
+
+from planner.spec.operator import DType, Operator
+
+# Positions ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A loop variable or a named position."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme:
+    """The least (`min`) or the greatest (`max`) of two positions."""
+
+    kind: Literal["min", "max"]
+    a: Index
+    b: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """A position that is never negative, divided by a positive integer, rounded down."""
+
+    of: Index
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One position if the condition holds, else the other."""
+
+    condition: Condition
+    yes: Index
+    no: Index
+
+
+Atom = Variable | Extreme | Quotient | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """`sum(coefficient * atom) + constant`, with no atom twice and no coefficient zero."""
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    constant: int = 0
+
+    def __add__(self, other: Index | int) -> Index:
+        if isinstance(other, int):
+            return Index(self.terms, self.constant + other)
+        total = dict(self.terms)
+        for atom, a in other.terms:
+            total[atom] = total.get(atom, 0) + a
+        return Index(tuple((atom, a) for atom, a in total.items() if a), self.constant + other.constant)
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self + other * -1
+
+    def __mul__(self, factor: int) -> Index:
+        return Index(tuple((atom, a * factor) for atom, a in self.terms) if factor else (), self.constant * factor)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is a constant."""
+        return not self.terms
+
+
+def variable(name: str) -> Index:
+    return Index(((Variable(name), 1),))
+
+
+def total(parts: Iterable[Index]) -> Index:
+    result = Index()
+    for part in parts:
+        result = result + part
+    return result
+
+
+def _atom(atom: Atom) -> Index:
+    return Index(((atom, 1),))
+
+
+def least(a: Index, b: Index) -> Index:
+    """The smaller of two; decided now if they differ by a constant."""
+    apart = a - b
+    if apart.fixed:
+        return a if apart.constant <= 0 else b
+    return _atom(Extreme("min", a, b))
+
+
+def greatest(a: Index, b: Index) -> Index:
+    """The larger of two; decided now if they differ by a constant."""
+    apart = a - b
+    if apart.fixed:
+        return a if apart.constant >= 0 else b
+    return _atom(Extreme("max", a, b))
+
+
+def quotient(a: Index, by: int) -> Index:
+    """`a / by` rounded down, for a that is never negative."""
+    if by == 1:
+        return a
+    if a.fixed:
+        return Index((), a.constant // by)
+    if all(c % by == 0 for _, c in a.terms) and a.constant % by == 0:
+        return Index(tuple((atom, c // by) for atom, c in a.terms), a.constant // by)
+    return _atom(Quotient(a, by))
+
+
+def rounded_up(a: Index, by: int) -> Index:
+    """`max(a, 0) / by` rounded up."""
+    return quotient(greatest(a, Index()) + (by - 1), by)
+
+
+def choose(condition: Condition, yes: Index, no: Index) -> Index:
+    """`yes` where the condition holds; decided now if it is known."""
+    if (known := _known(condition)) is not None:
+        return yes if known else no
+    return yes if yes == no else _atom(Choice(condition, yes, no))
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A comparison of two positions."""
+
+    kind: Literal["==", "<", "<="]
+    a: Index
+    b: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """All of the conditions hold; so it does if there are none."""
+
+    of: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """One of the conditions holds, at least."""
+
+    of: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unless:
+    """The condition does not hold."""
+
+    of: Condition
+
+
+Condition = Compare | Every | Some | Unless
+
+
+def _known(condition: Condition) -> bool | None:
+    """Whether a condition holds, where that does not depend on the loops."""
+    match condition:
+        case Compare(kind, a, b):
+            apart = a - b
+            if not apart.fixed:
+                return None
+            return {"==": apart.constant == 0, "<": apart.constant < 0, "<=": apart.constant <= 0}[kind]
+        case Every(of):
+            known = [_known(c) for c in of]
+            return False if False in known else None if None in known else True
+        case Some(of):
+            known = [_known(c) for c in of]
+            return True if True in known else None if None in known else False
+        case Unless(of):
+            inner = _known(of)
+            return None if inner is None else not inner
+
+
+def simplified(condition: Condition) -> Condition | bool:
+    """Without the parts that are known; a bool if nothing else is left."""
+    if (known := _known(condition)) is not None:
+        return known
+    if isinstance(condition, Every | Some):
+        left = tuple(dict.fromkeys(c for c in condition.of if _known(c) is None))
+        return left[0] if len(left) == 1 else type(condition)(left)
+    return condition
+
+
+# Values ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A literal."""
+
+    value: int | float
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A named value."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of a view: a slot's value, in the view's dtype."""
+
+    view: str
+    slots: tuple[Index, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An index as a value."""
+
+    index: Index
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """To another dtype: integers wrap, floats round."""
+
+    of: Value
+    dtype: DType
+
+
+Kind = Literal["add", "subtract", "multiply", "divide", "shift_right", "min", "max", "rint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Arithmetic in a dtype, the same as that of its arguments: integers wrap; divide rounds towards zero for integers."""
+
+    kind: Kind
+    of: tuple[Value, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """`yes` if a < b, else `no`; only the one picked is computed."""
+
+    a: Value
+    b: Value
+    yes: Value
+    no: Value
+
+    @property
+    def dtype(self) -> DType:
+        return self.yes.dtype
+
+
+Value = Number | Local | Element | Position | Cast | Operation | Pick
+
+
+# Statements --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A comment."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`for variable in range(start, stop, step)`."""
+
+    variable: str
+    start: Index
+    stop: Index
+    step: int
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Names a position, for all that follows in this body."""
+
+    name: str
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """Names a value, for all that follows in this body."""
+
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """A condition on positions."""
+
+    condition: Condition
+    yes: tuple[Statement, ...]
+    no: tuple[Statement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """A visit of a view with copies begins: it goes on to its next copy."""
+
+    view: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a copy: along each axis it starts at an index and goes on in steps."""
+
+    ref: str
+    """Name of a tensor or of a view."""
+    start: tuple[Index, ...]
+    step: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Starts a transfer: `counts` elements along each axis, all positive. `results` are elements in the output's dtype."""
+
+    link: str
+    direction: Literal["load", "store"]
+    to: Side
+    source: Side
+    counts: tuple[Index, ...]
+    results: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Waits for the transfers of a link in one direction that were started."""
+
+    link: str
+    direction: Literal["load", "store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Writes a number to `counts` slots along each axis of a view, from slot 0 in steps."""
+
+    view: str
+    step: tuple[Index, ...]
+    counts: tuple[Index, ...]
+    value: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Writes a slot: a value in the view's dtype, or a result in the output's."""
+
+    view: str
+    slots: tuple[Index, ...]
+    value: Value
+    result: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Folds `value` over the loops (variable, how many) into one slot: by sum or by max, in the view's dtype."""
+
+    view: str
+    slots: tuple[Index, ...]
+    loops: tuple[tuple[str, Index], ...]
+    fold: Literal["sum", "max"]
+    value: Value
+
+
+Statement = Note | For | Name | Let | If | Enter | Copy | Wait | Fill | Assign | Accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A whole operand in the backing store, or the partial sums that spill there."""
+
+    name: str
+    operand: str
+    dtype: DType
+    shape: tuple[int, ...]
+    kind: Literal["given", "result", "partial"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A buffer: an array of slots at an offset of an arena. An output's slots hold values or, in their place, results."""
+
+    name: str
+    operand: str
+    memory: str
+    arena: str
+    dtype: DType
+    shape: tuple[int, ...]
+    offset_bytes: int
+    size_bytes: int
+    copies: int
+    ahead: str | None
+    """Name of the copy that the next visit's tile is fetched into, during this visit; None if none is."""
+    result: DType | None
+    """dtype of results; None where the operand is no output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """The bytes of one scope that the plan uses."""
+
+    name: str
+    memory: str
+    used_bytes: int
+    capacity_bytes: int
+    alignment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A whole kernel, spelled out."""
+
+    name: str
+    operator: Operator
+    backing: str
+    tensors: tuple[Tensor, ...]
+    arenas: tuple[Arena, ...]
+    views: tuple[View, ...]
+    body: tuple[Statement, ...]
+
+    def view(self, name: str) -> View:
+        """The view of that name, or with a copy of that name."""
+        return next(v for v in self.views if name in (v.name, v.ahead))
+
+    def array(self, name: str) -> Tensor | View:
+        """The tensor or view of that name."""
+        return next((t for t in self.tensors if t.name == name), None) or self.view(name)
+
+
+def walk(body: Sequence[Statement]) -> Iterable[Statement]:
+    """Every statement, outermost first."""
+    for statement in body:
+        yield statement
+        match statement:
+            case For(body=inner):
+                yield from walk(inner)
+            case If(yes=yes, no=no):
+                yield from walk(yes)
+                yield from walk(no)
+            case _:
+                pass
+
+
+def without_unused(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The same without positions that are named and never used."""
+    used: set[str] = set()
+    return _pruned(body, used)
+
+
+def _pruned(body: Sequence[Statement], used: set[str]) -> tuple[Statement, ...]:
+    """From the last statement to the first: whatever is used comes after its name. Adds what is used here to `used`."""
+    kept: list[Statement] = []
+    for statement in reversed(body):
+        match statement:
+            case Name(name, index):
+                if name not in used:
+                    continue
+                used.discard(name)  # what comes before means another one of this name
+                _note(index, used)
+            case For(name, start, stop, step, inner):
+                statement = For(name, start, stop, step, _pruned(inner, used))
+                _note((start, stop), used)
+            case If(condition, yes, no):
+                statement = If(condition, _pruned(yes, used), _pruned(no, used))
+                _note(condition, used)
+            case _:
+                _note(statement, used)
+        kept.append(statement)
+    return tuple(reversed(kept))
+
+
+def _note(part: object, used: set[str]) -> None:
+    """Adds every variable in an expression or statement."""
+    if isinstance(part, Variable):
+        used.add(part.name)
+    elif isinstance(part, tuple):
+        for item in cast(tuple[object, ...], part):
+            _note(item, used)
+    elif is_dataclass(part):
+        for each in fields(part):
+            _note(getattr(part, each.name), used)

@@ -1,0 +1,226 @@
+"""Emitted C: compiled without a warning, run under sanitizers, equal to the reference, and moving what the plan says."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hand_plans import attach_all, plan_of
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from random_nests import plans, written
+from random_problems import problem
+
+import planner
+from planner import Machine, Operator, Plan, SpecError
+from planner.emit import emit_files
+from planner.plan import Loop
+
+GCC = shutil.which("gcc")
+pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed")
+STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wshadow", "-Wconversion", "-Wno-sign-conversion"]
+SANITIZED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+LATE = """
+#include <stdio.h>
+#include <stdlib.h>
+extern unsigned long long planner_dma_bytes[];
+struct late { int channel; unsigned char *to; const unsigned char *from; size_t bytes; };
+static struct late late[200000];
+static int waiting;
+/* Nothing is there before it has been waited for; until then, junk is. */
+static inline void planner_dma_2d_start(int channel, void *to, ptrdiff_t to_row, ptrdiff_t to_column,
+                                        const void *from, ptrdiff_t from_row, ptrdiff_t from_column,
+                                        ptrdiff_t rows, ptrdiff_t columns, size_t bytes)
+{
+    for (ptrdiff_t row = 0; row < rows; ++row) {
+        for (ptrdiff_t column = 0; column < columns; ++column) {
+            struct late one = {channel, (unsigned char *)to + row * to_row + column * to_column,
+                               (const unsigned char *)from + row * from_row + column * from_column, bytes};
+            memset(one.to, 0xCC, bytes);
+            planner_dma_bytes[channel] += bytes;
+            if (waiting == 200000) { abort(); }
+            late[waiting++] = one;
+        }
+    }
+}
+static inline void planner_dma_wait(int channel)
+{
+    int kept = 0;
+    for (int i = 0; i < waiting; ++i) {
+        if (late[i].channel == channel) { memcpy(late[i].to, late[i].from, late[i].bytes); }
+        else { late[kept++] = late[i]; }
+    }
+    waiting = kept;
+}
+"""
+
+
+def build(plan: Plan, folder: Path, *options: str) -> Path:
+    """The test program of a plan's kernel, compiled."""
+    files = emit_files(plan, "c")
+    assert files is not None
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "late.h").write_text(LATE, encoding="utf-8")
+    sources = [name for name in files if name.endswith(".c")]
+    command = ["gcc", *STRICT, *options, *sources, "-lm", "-o", "kernel"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "kernel"
+
+
+def run(program: Path) -> str:
+    done = subprocess.run([program], capture_output=True, text=True, check=False, cwd=program.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("0 of "), done.stdout
+    return done.stdout
+
+
+def assert_right(plan: Plan, folder: Path) -> None:
+    """Equal outputs, twice in a row, and the predicted bytes on each link; with transfers at once, and as late as can be."""
+    run(build(plan, folder, *SANITIZED, "-DPLANNER_COUNT"))
+    if any(b.copies > 1 for b in plan.buffers):
+        run(build(plan, folder, *SANITIZED, "-DPLANNER_COUNT", '-DPLANNER_DMA_HEADER="late.h"'))
+
+
+def aligned(plan: Plan) -> Plan:
+    """The same nest on a machine whose addresses suit any dtype."""
+    wide = {"alignment": 8, "capacity": 2**30}
+    memories = [m if m.parent is None else m.model_copy(update=wide) for m in plan.machine.memories]
+    return plan_of(plan.operator, plan.machine.model_copy(update={"memories": tuple(memories)}), plan.nest)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(plans())
+def test_every_nest(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> None:
+    note(written(plan))
+    assert_right(aligned(plan), tmp_path_factory.mktemp("c"))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 299))
+def test_solved_problems(tmp_path_factory: pytest.TempPathFactory, number: int) -> None:
+    """Random operator and machine -> plan -> C -> gcc -> equal."""
+    operator, machine = problem(number)
+    note(f"python tests/random_problems.py {number}")
+    plan = planner.solve(Operator.model_validate(operator), Machine.model_validate(machine))
+    if plan.nest:
+        assert_right(plan, tmp_path_factory.mktemp("c"))
+
+
+def machine(depth: int, *, copies: bool, kib: float = 1) -> Machine:
+    """One scope, three side by side, or these below a shared one."""
+    double = {"double_buffered": copies}
+    memories: list[dict[str, object]] = [{"name": "dram"}]
+    if depth == 1:
+        memories.append({"name": "l1", "parent": "dram", "capacity": int(3 * kib * 1024), **double})
+    else:
+        parent = "dram"
+        for level in range(3, depth + 1):
+            memories.append(
+                {"name": f"l{level}", "parent": parent, "capacity": int(2 ** (9 - level) * kib * 1024), **double}
+            )
+            parent = f"l{level}"
+        roles = {"inp": ["input"], "wgt": ["weight"], "acc": ["bias", "output"]}
+        memories += [
+            {"name": name, "parent": parent, "holds": holds, "capacity": int(kib * 1024), **double}
+            for name, holds in roles.items()
+        ]
+    return Machine.model_validate({"name": f"depth-{depth}", "memories": memories})
+
+
+SCALED = {"requantise": {"multiplier": 1_340_000, "shift": 30, "zero_point": -3}, "relu": True}
+OPERATORS = {
+    "conv2d": planner.conv2d((1, 6, 11, 9), (7, 6, 3, 3), pads=1, bias=True, epilogue=SCALED),
+    "groups, stride, dilation, asymmetric pads": planner.conv2d(
+        (2, 6, 12, 13), (4, 3, 3, 2), groups=2, strides=(2, 3), dilations=(2, 1), pads=(0, 1, 3, 2), bias=True
+    ),
+    "depthwise": planner.depthwise_conv2d((1, 9, 11, 12), (9, 1, 3, 3), strides=2, pads=1, epilogue=SCALED),
+    "matmul": planner.matmul(13, 17, 19, bias=True),
+    "matmul in float32": planner.matmul(13, 17, 19, dtype="float32"),
+    "batch_matmul": planner.batch_matmul(3, 7, 11, 5),
+    "dense": planner.dense(5, 33, 21, bias=True, epilogue={**SCALED, "clip": (0, 6)}),
+    "max_pool2d": planner.max_pool2d((1, 5, 13, 11), (3, 2), strides=2, pads=(1, 0, 1, 1)),
+    "avg_pool2d": planner.avg_pool2d((1, 5, 13, 11), 3, strides=2, pads=1),
+    "add": planner.add((3, 17, 19)),
+}
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["single", "double"])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_operators(kind: str, depth: int, copies: bool, tmp_path: Path) -> None:
+    plan = planner.solve(OPERATORS[kind], machine(depth, copies=copies, kib=0.75))
+    assert plan.status == "optimal"
+    plan.verify()
+    assert_right(plan, tmp_path)
+
+
+def small(**fields: object) -> Plan:
+    """A matmul with partial sums that leave, in a scope with two copies."""
+    operator = planner.matmul(5, 6, 7, bias=True)
+    scope = {"name": "l1", "parent": "dram", "capacity": 4096, "alignment": 4, "double_buffered": True, **fields}
+    machine = Machine.model_validate({"name": "m", "memories": [{"name": "dram"}, scope]})
+    first, *others = attach_all(operator, "l1")
+    return plan_of(operator, machine, [Loop("m", 2), first, Loop("k", 3), *others, Loop("n", 4)])
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+def test_long_transfers_are_split(limit: int, tmp_path: Path) -> None:
+    run(build(small(), tmp_path, *SANITIZED, "-DPLANNER_COUNT", f"-DPLANNER_MAX_TRANSFER_BYTES={limit}"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("planner_dma_wait(MATMUL_LOAD", "(void)(MATMUL_LOAD"),
+        ("planner_dma_wait(MATMUL_STORE", "(void)(MATMUL_STORE"),
+        ("sum += ", "sum += 1u + "),
+        ("k_0 == 0", "k_0 == 3"),
+        ("_ahead, ", ", "),
+    ],
+)
+def test_a_broken_kernel_is_seen(old: str, new: str, tmp_path: Path) -> None:
+    program = build(small(), tmp_path, "-DPLANNER_COUNT", '-DPLANNER_DMA_HEADER="late.h"')
+    run(program)
+    source = next(p for p in tmp_path.glob("*.c") if not p.name.startswith("test_"))
+    text = source.read_text()
+    assert old in text
+    source.write_text(text.replace(old, new))
+    options = ["-std=c99", "-w", "-DPLANNER_COUNT", '-DPLANNER_DMA_HEADER="late.h"']
+    subprocess.run(["gcc", *options, *[p.name for p in tmp_path.glob("*.c")], "-o", "broken"], cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "broken"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+
+
+def test_what_c_has_not() -> None:
+    operator = planner.matmul(4, 4, 4, dtype="float16", accumulate="float32")
+    machine = Machine.model_validate(
+        {"name": "m", "memories": [{"name": "dram"}, {"name": "l1", "parent": "dram", "capacity": 4096}]}
+    )
+    plan = plan_of(operator, machine, attach_all(operator, "l1"))
+    with pytest.raises(SpecError, match="float16, which C99 has not"):
+        plan.emit("c")
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`planner emit --target c -o DIR` writes all that the compiler needs; without -o it prints the kernel."""
+    from planner.cli import app
+
+    plan = small()
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    app(
+        ["emit", str(tmp_path / "plan.json"), "--target", "c", "-o", str(tmp_path / "new" / "c")], standalone_mode=False
+    )
+    written = sorted(p.name for p in (tmp_path / "new" / "c").iterdir())
+    assert written == ["matmul.c", "matmul.h", "planner_dma.h", "test_matmul.c"]
+    capsys.readouterr()
+    app(["emit", str(tmp_path / "plan.json"), "--target", "c"], standalone_mode=False)
+    assert capsys.readouterr().out == (tmp_path / "new" / "c" / "matmul.c").read_text()
+    with pytest.raises(SpecError, match="cannot make the directory"):
+        app(
+            ["emit", str(tmp_path / "plan.json"), "--target", "c", "-o", str(tmp_path / "plan.json")],
+            standalone_mode=False,
+        )
