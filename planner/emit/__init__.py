@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.emit import c, python
+from planner.emit import c, mlir, python, tvmscript
 from planner.errors import SpecError
 from planner.nest.ir import Kernel
 from planner.nest.lower import lower
@@ -25,6 +25,8 @@ class Target:
 TARGETS: dict[str, Target] = {
     "python": Target(python.emit),
     "c": Target(c.emit, c.files),
+    "tvmscript": Target(tvmscript.emit),
+    "mlir": Target(mlir.emit),
 }
 
 

@@ -40,7 +40,7 @@ from planner.emit.program import (
     total,
     walk,
 )
-from planner.emit.scalar import spell_out
+from planner.emit.scalar import require_aligned, spell_out
 from planner.errors import SpecError
 from planner.nest.ir import Kernel
 from planner.nest.lower import lower
@@ -90,13 +90,7 @@ def _program(kernel: Kernel) -> Program:
     if kernel.operator.accumulate not in TYPES:
         raise SpecError(f"accumulate is {kernel.operator.accumulate}, which C99 has not; accumulate in float32")
     program = spell_out(kernel, Names(set(RESERVED), ascii_spelled), overlap=True)
-    for view in program.views:
-        each = DTYPE_BYTES[view.dtype]
-        if view.offset_bytes % each or (view.size_bytes // view.copies) % each:
-            raise SpecError(
-                f"{view.operand}@{view.memory} lies at byte {view.offset_bytes}, and C reads its {view.dtype} at multiples of "
-                f"{each}; give {view.memory} alignment: {each} or more"
-            )
+    require_aligned(program)
     return program
 
 

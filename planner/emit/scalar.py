@@ -58,7 +58,7 @@ from planner.emit.program import (
 from planner.errors import SpecError
 from planner.nest import ir
 from planner.spec.affine import Affine
-from planner.spec.operator import DTYPE_BYTES, DType
+from planner.spec.operator import DTYPE_BYTES, DType, Epilogue
 
 _WHEN = ("", "_begin", "_next")
 """Endings of what is computed at a visit for itself, before the first visit, and at a visit for the next one."""
@@ -74,6 +74,20 @@ def spell_out(kernel: ir.Kernel, names: Names, *, overlap: bool = False) -> Prog
     use for copies.
     """
     return _Spelling(kernel, names, overlap).program()
+
+
+def require_aligned(program: Program) -> None:
+    """SpecError if a buffer lies where its elements cannot be read one by one.
+
+    Plans of the solver have none such, unless an alignment is no power of two.
+    """
+    for view in program.views:
+        each = DTYPE_BYTES[view.dtype]
+        if view.offset_bytes % each or (view.size_bytes // view.copies) % each:
+            raise SpecError(
+                f"{view.operand}@{view.memory} lies at byte {view.offset_bytes}, and its {view.dtype} are read at multiples of "
+                f"{each}; give {view.memory} alignment: {each} or more"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +203,7 @@ class _Spelling:
         self.pipelines = self._pipelines() if self.overlap else {}
         self.views = {b.name: self._view(b) for b in self.kernel.buffers}
         for loop in _loops(self.kernel.body):
-            self.variables[loop] = names.new(loop, ("", "_end", "_next", "_next_end"))
+            self.variables[loop] = names.new(loop, ("", "_end", "_next", "_next_end", "_number"))
         self.within = {d: names.new(f"{d}_in") for d in operator.dims}
 
     def program(self) -> Program:
@@ -218,12 +232,11 @@ class _Spelling:
 
     def _tensors(self) -> Sequence[Tensor]:
         operator = self.kernel.operator
-        found = [
-            Tensor(self.operands[n], n, o.dtype, o.shape, "result" if o.role == "output" else "given")
-            for n, o in operator.operands.items()
-        ]
+        inputs = [(n, o) for n, o in operator.operands.items() if o.role != "output"]
+        found = [Tensor(self.operands[n], n, o.dtype, o.shape, "given") for n, o in inputs]
+        name, output = operator.output_name, operator.output
+        found.append(Tensor(self.operands[name], name, output.dtype, output.shape, "result"))
         if self._spills_home(self.kernel.body):
-            name, output = operator.output_name, operator.output
             found.append(Tensor(f"{self.operands[name]}_partial", name, operator.accumulate, output.shape, "partial"))
         return found
 
@@ -288,7 +301,7 @@ class _Spelling:
         for statement in body:
             match statement:
                 case ir.For():
-                    found += [*self._begin(statement), self._for(statement), *self._drain(statement)]
+                    found += [*self._begin(statement), *self._for(statement), *self._drain(statement)]
                 case ir.Visit():
                     found += self._visit(statement)
                 case ir.Load():
@@ -318,9 +331,12 @@ class _Spelling:
     def _ranges(self, tile: ir.Tile) -> dict[str, _Range]:
         return {d: self._whole(d) if loop is None else self.loops[loop] for d, loop in tile.loops}
 
-    def _for(self, loop: ir.For) -> For:
+    def _for(self, loop: ir.For) -> list[Statement]:
         around = self._whole(loop.dim) if loop.outer is None else self.loops[loop.outer]
         name, tile = self.variables[loop.var], min(loop.tile, around.most)
+        if tile == around.most:  # one tile, always
+            self.loops[loop.var], self.outer[loop.var] = around, around
+            return self._body(loop.body)
         here = variable(name)
         first: list[Statement] = []
         if around.fewest == around.most and around.most % tile == 0:
@@ -330,7 +346,7 @@ class _Spelling:
             fewest = around.most % tile if around.fewest == around.most else 1
             inside = _Range(here, variable(f"{name}_end"), fewest, tile)
         self.loops[loop.var], self.outer[loop.var] = inside, around
-        return For(name, around.start, around.end, loop.tile, (*first, *self._body(loop.body)))
+        return [For(name, around.start, around.end, loop.tile, (*first, *self._body(loop.body)))]
 
     def _visit(self, statement: ir.Visit) -> list[Statement]:
         buffer = self.kernel.buffer(statement.buffer)
@@ -582,7 +598,9 @@ class _Spelling:
     # Epilogue -------------------------------------------------------------------------------------------------------------
 
     def _finish(self, visit: _Visit) -> list[Statement]:
-        dims = self._output_dims()
+        operator, dims = self.kernel.operator, self._output_dims()
+        if operator.epilogue == Epilogue() and operator.output.dtype == operator.accumulate:
+            return []  # accumulators are results already
         at = self._points(visit.ranges, dims)
         element = self._element(visit, at)
         body: list[Statement] = []
@@ -687,6 +705,8 @@ def _if(condition: Condition, yes: Sequence[Statement], no: Sequence[Statement] 
     known = simplified(condition)
     if isinstance(known, bool):
         return list(yes if known else no)
+    if not yes:
+        return [If(Unless(known), tuple(no))] if no else []
     return [If(known, tuple(yes), tuple(no))]
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from hand_plans import attach_all, plan_of
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
+from kernel_cases import OPERATORS, aligned, machine, small
 from random_nests import plans, written
 from random_problems import problem
 
 import planner
 from planner import Machine, Operator, Plan, SpecError
 from planner.emit import emit_files
-from planner.plan import Loop
 
 GCC = shutil.which("gcc")
 pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed")
@@ -85,21 +85,18 @@ def assert_right(plan: Plan, folder: Path) -> None:
         run(build(plan, folder, *SANITIZED, "-DPLANNER_COUNT", '-DPLANNER_DMA_HEADER="late.h"'))
 
 
-def aligned(plan: Plan) -> Plan:
-    """The same nest on a machine whose addresses suit any dtype."""
-    wide = {"alignment": 8, "capacity": 2**30}
-    memories = [m if m.parent is None else m.model_copy(update=wide) for m in plan.machine.memories]
-    return plan_of(plan.operator, plan.machine.model_copy(update={"memories": tuple(memories)}), plan.nest)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
 @given(plans())
 def test_every_nest(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> None:
     note(written(plan))
     assert_right(aligned(plan), tmp_path_factory.mktemp("c"))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=40, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
 @given(st.integers(0, 299))
 def test_solved_problems(tmp_path_factory: pytest.TempPathFactory, number: int) -> None:
     """Random operator and machine -> plan -> C -> gcc -> equal."""
@@ -110,44 +107,6 @@ def test_solved_problems(tmp_path_factory: pytest.TempPathFactory, number: int) 
         assert_right(plan, tmp_path_factory.mktemp("c"))
 
 
-def machine(depth: int, *, copies: bool, kib: float = 1) -> Machine:
-    """One scope, three side by side, or these below a shared one."""
-    double = {"double_buffered": copies}
-    memories: list[dict[str, object]] = [{"name": "dram"}]
-    if depth == 1:
-        memories.append({"name": "l1", "parent": "dram", "capacity": int(3 * kib * 1024), **double})
-    else:
-        parent = "dram"
-        for level in range(3, depth + 1):
-            memories.append(
-                {"name": f"l{level}", "parent": parent, "capacity": int(2 ** (9 - level) * kib * 1024), **double}
-            )
-            parent = f"l{level}"
-        roles = {"inp": ["input"], "wgt": ["weight"], "acc": ["bias", "output"]}
-        memories += [
-            {"name": name, "parent": parent, "holds": holds, "capacity": int(kib * 1024), **double}
-            for name, holds in roles.items()
-        ]
-    return Machine.model_validate({"name": f"depth-{depth}", "memories": memories})
-
-
-SCALED = {"requantise": {"multiplier": 1_340_000, "shift": 30, "zero_point": -3}, "relu": True}
-OPERATORS = {
-    "conv2d": planner.conv2d((1, 6, 11, 9), (7, 6, 3, 3), pads=1, bias=True, epilogue=SCALED),
-    "groups, stride, dilation, asymmetric pads": planner.conv2d(
-        (2, 6, 12, 13), (4, 3, 3, 2), groups=2, strides=(2, 3), dilations=(2, 1), pads=(0, 1, 3, 2), bias=True
-    ),
-    "depthwise": planner.depthwise_conv2d((1, 9, 11, 12), (9, 1, 3, 3), strides=2, pads=1, epilogue=SCALED),
-    "matmul": planner.matmul(13, 17, 19, bias=True),
-    "matmul in float32": planner.matmul(13, 17, 19, dtype="float32"),
-    "batch_matmul": planner.batch_matmul(3, 7, 11, 5),
-    "dense": planner.dense(5, 33, 21, bias=True, epilogue={**SCALED, "clip": (0, 6)}),
-    "max_pool2d": planner.max_pool2d((1, 5, 13, 11), (3, 2), strides=2, pads=(1, 0, 1, 1)),
-    "avg_pool2d": planner.avg_pool2d((1, 5, 13, 11), 3, strides=2, pads=1),
-    "add": planner.add((3, 17, 19)),
-}
-
-
 @pytest.mark.parametrize("copies", [False, True], ids=["single", "double"])
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", OPERATORS)
@@ -156,15 +115,6 @@ def test_operators(kind: str, depth: int, copies: bool, tmp_path: Path) -> None:
     assert plan.status == "optimal"
     plan.verify()
     assert_right(plan, tmp_path)
-
-
-def small(**fields: object) -> Plan:
-    """A matmul with partial sums that leave, in a scope with two copies."""
-    operator = planner.matmul(5, 6, 7, bias=True)
-    scope = {"name": "l1", "parent": "dram", "capacity": 4096, "alignment": 4, "double_buffered": True, **fields}
-    machine = Machine.model_validate({"name": "m", "memories": [{"name": "dram"}, scope]})
-    first, *others = attach_all(operator, "l1")
-    return plan_of(operator, machine, [Loop("m", 2), first, Loop("k", 3), *others, Loop("n", 4)])
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
