@@ -12,6 +12,12 @@ ROOT = Path(__file__).resolve().parent.parent
 SPECS = ROOT / "specs"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-goldens", action="store_true", help="Write tests/goldens anew instead of comparing with it."
+    )
+
+
 @pytest.fixture
 def specs() -> Path:
     """The folder of ready spec files."""

@@ -96,6 +96,8 @@ def condition_text(condition: Condition) -> str:
             return " && ".join(f"({condition_text(c)})" if isinstance(c, Some) else condition_text(c) for c in of)
         case Some(of):
             return " || ".join(f"({condition_text(c)})" if isinstance(c, Every) else condition_text(c) for c in of)
+        case Unless(Compare("==", a, b)):
+            return f"{index_text(a)} != {index_text(b)}"
         case Unless(of):
             return f"!({condition_text(of)})"
 

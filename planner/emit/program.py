@@ -128,9 +128,10 @@ def rounded_up(a: Index, by: int) -> Index:
 
 def choose(condition: Condition, yes: Index, no: Index) -> Index:
     """`yes` where the condition holds; decided now if it is known."""
-    if (known := _known(condition)) is not None:
+    known = simplified(condition)
+    if isinstance(known, bool):
         return yes if known else no
-    return yes if yes == no else _atom(Choice(condition, yes, no))
+    return yes if yes == no else _atom(Choice(known, yes, no))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,9 @@ def simplified(condition: Condition) -> Condition | bool:
     """Without the parts that are known; a bool if nothing else is left."""
     if (known := _known(condition)) is not None:
         return known
+    if isinstance(condition, Unless):
+        inner = simplified(condition.of)
+        return not inner if isinstance(inner, bool) else Unless(inner)
     if isinstance(condition, Every | Some):
         left = tuple(dict.fromkeys(c for c in condition.of if _known(c) is None))
         return left[0] if len(left) == 1 else type(condition)(left)

@@ -53,6 +53,7 @@ from planner.emit.program import (
     simplified,
     total,
     variable,
+    walk,
     without_unused,
 )
 from planner.errors import SpecError
@@ -224,34 +225,22 @@ class _Spelling:
             name=self.names.new(operator.name),
             operator=operator,
             backing=kernel.backing,
-            tensors=tuple(self._tensors()),
+            tensors=tuple(self._tensors(body)),
             arenas=arenas,
             views=tuple(self.views.values()),
             body=body,
         )
 
-    def _tensors(self) -> Sequence[Tensor]:
+    def _tensors(self, body: Sequence[Statement]) -> Sequence[Tensor]:
         operator = self.kernel.operator
         inputs = [(n, o) for n, o in operator.operands.items() if o.role != "output"]
         found = [Tensor(self.operands[n], n, o.dtype, o.shape, "given") for n, o in inputs]
         name, output = operator.output_name, operator.output
         found.append(Tensor(self.operands[name], name, output.dtype, output.shape, "result"))
-        if self._spills_home(self.kernel.body):
-            found.append(Tensor(f"{self.operands[name]}_partial", name, operator.accumulate, output.shape, "partial"))
+        partial = f"{self.operands[name]}_partial"
+        if any(partial in (s.to.ref, s.source.ref) for s in walk(body) if isinstance(s, Copy)):
+            found.append(Tensor(partial, name, operator.accumulate, output.shape, "partial"))
         return found
-
-    def _spills_home(self, body: Sequence[ir.Statement]) -> bool:
-        for statement in body:
-            match statement:
-                case ir.For(body=inner) | ir.Visit(body=inner):
-                    if self._spills_home(inner):
-                        return True
-                case ir.Store(buffer, final):
-                    if final.loops and self.kernel.buffer(buffer).outer is None:
-                        return True
-                case _:
-                    pass
-        return False
 
     def _view(self, b: ir.Buffer) -> View:
         operand = self.kernel.operator.operands[b.operand]
@@ -399,16 +388,24 @@ class _Spelling:
             before = [Wait(name, "store")] if stored else []  # partial sums may still be on their way out
             return [*before, *self._load(visit, ""), Wait(name, "load")]
         loops = self.pipelines[name]
-        going_on = [Compare("<", self.loops[each.var].start + each.tile, self.outer[each.var].end) for each in loops]
+        steps = [
+            each for each in loops if self.loops[each.var] is not self.outer[each.var]
+        ]  # others are one tile, always
+        going_on = [Compare("<", self.loops[each.var].start + each.tile, self.outer[each.var].end) for each in steps]
         ranges = dict(visit.ranges)
         body: list[Statement] = []
         following: dict[str, _Range] = {}
-        for i, each in enumerate(loops):
+        for each in loops:
             here, around = self.loops[each.var], self.outer[each.var]
             above = following.get(each.outer or "", around)
-            carried = choose(going_on[i], here.start + each.tile, above.start)
-            start = choose(Some(tuple(going_on[i + 1 :])), here.start, carried)
-            following[each.var] = self._at(each, start, above, self.variables[each.var] + "_next", body)
+            following[each.var] = above
+            if each in steps:
+                i = steps.index(each)
+                on = here.start + each.tile
+                # There is a next visit: where no loop inside goes on, and none outside, the outermost one does.
+                carried = on if i == 0 else choose(going_on[i], on, above.start)
+                start = choose(Some(tuple(going_on[i + 1 :])), here.start, carried)
+                following[each.var] = self._at(each, start, above, self.variables[each.var] + "_next", body)
             ranges[each.dim] = following[each.var]
         body += self._load(self._ahead(name, ranges), "_next")
         return [Wait(name, "load"), *_if(Some(tuple(going_on)), body)]

@@ -356,6 +356,8 @@ def _condition(condition: Condition) -> str:
             return " and ".join(f"({_condition(c)})" if isinstance(c, Some) else _condition(c) for c in of)
         case Some(of):
             return " or ".join(_condition(c) for c in of)
+        case Unless(Compare("==", a, b)):
+            return f"{_index(a)} != {_index(b)}"
         case Unless(of):
             return f"not ({_condition(of)})"
 

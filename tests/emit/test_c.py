@@ -128,7 +128,7 @@ def test_long_transfers_are_split(limit: int, tmp_path: Path) -> None:
         ("planner_dma_wait(MATMUL_LOAD", "(void)(MATMUL_LOAD"),
         ("planner_dma_wait(MATMUL_STORE", "(void)(MATMUL_STORE"),
         ("sum += ", "sum += 1u + "),
-        ("k_0 == 0", "k_0 == 3"),
+        ("if (k_0 == 0)", "if (k_0 == 3)"),
         ("_ahead, ", ", "),
     ],
 )

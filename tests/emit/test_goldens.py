@@ -1,0 +1,37 @@
+"""What is emitted stays as it is, and readable: look at the difference, then run pytest with --update-goldens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kernel_cases import small
+
+import planner
+from planner import Plan
+from planner.emit import TARGETS, emit_files
+
+GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
+ENDINGS = {"python": "py", "c": "c", "tvmscript": "tvmscript.py", "mlir": "mlir"}
+
+
+def forum(specs: Path) -> Plan:
+    operator = planner.load_operator(specs / "operators" / "forum-conv2d.yaml")
+    return planner.solve(operator, planner.load_machine(specs / "machines" / "forum.yaml"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", ["forum-conv2d", "spilling-matmul"])
+def test_golden(kernel: str, target: str, specs: Path, request: pytest.FixtureRequest) -> None:
+    plan = small() if kernel == "spilling-matmul" else forum(specs)
+    texts = {f"{kernel}.{ENDINGS[target]}": plan.emit(target)}
+    if target == "c":
+        files = emit_files(plan, "c") or {}
+        texts[f"{kernel}.h"] = next(
+            text for name, text in files.items() if name.endswith(".h") and name != "planner_dma.h"
+        )
+    for name, text in texts.items():
+        path = GOLDENS / name
+        if request.config.getoption("--update-goldens"):
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text
