@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product as combinations
-from math import gcd, prod
 from typing import assert_never
 
+from planner.emit.boxes import Fork, Lattice, Range, each_step, lattice
+from planner.emit.epilogue import cast, finished, neutral, reach
 from planner.emit.names import Names
 from planner.emit.program import (
     Accumulate,
     Arena,
     Assign,
-    Cast,
     Compare,
     Condition,
     Copy,
@@ -35,8 +34,6 @@ from planner.emit.program import (
     Note,
     Number,
     Operation,
-    Pick,
-    Position,
     Program,
     Side,
     Some,
@@ -48,7 +45,6 @@ from planner.emit.program import (
     Wait,
     choose,
     least,
-    quotient,
     rounded_up,
     simplified,
     total,
@@ -63,8 +59,6 @@ from planner.spec.operator import DTYPE_BYTES, DType, Epilogue
 
 _WHEN = ("", "_begin", "_next")
 """Endings of what is computed at a visit for itself, before the first visit, and at a visit for the next one."""
-MOST_UNROLLED = 1024
-"""Terms of a count that are written out one by one: windows with two dims along one axis."""
 
 
 def spell_out(kernel: ir.Kernel, names: Names, *, overlap: bool = False) -> Program:
@@ -92,74 +86,13 @@ def require_aligned(program: Program) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
-    """The current range of a dim: `[start, end)`, of `fewest` to `most` points."""
-
-    start: Index
-    end: Index
-    fewest: int
-    most: int
-
-    @property
-    def size(self) -> Index:
-        return Index((), self.most) if self.fewest == self.most else self.end - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class _Lattice:
-    """A box along one axis."""
-
-    step: int
-    count: Index
-
-
-@dataclass(frozen=True, slots=True)
-class _Fork:
-    """A box along one axis whose step depends on whether a dim has more than one point left."""
-
-    condition: Condition
-    yes: _Lattice | _Fork
-    no: _Lattice | _Fork
-
-
-def _each(lattice: _Lattice | _Fork, figure: Callable[[_Lattice], Index]) -> Index:
-    """A figure of the box, whatever its step."""
-    if isinstance(lattice, _Lattice):
-        return figure(lattice)
-    return choose(lattice.condition, _each(lattice.yes, figure), _each(lattice.no, figure))
-
-
-def _lattice(terms: Sequence[tuple[int, _Range]]) -> _Lattice | _Fork:
-    """The box that these coefficients and ranges span: the gcd of those with more than one point is its step."""
-    sure = [(abs(a), r) for a, r in terms if r.fewest > 1]
-    return _lattice_of(sure, [(abs(a), r) for a, r in terms if r.fewest == 1 and r.most > 1])
-
-
-def _lattice_of(sure: list[tuple[int, _Range]], maybe: list[tuple[int, _Range]]) -> _Lattice | _Fork:
-    step = gcd(*(a for a, _ in sure))
-    fitting = [t for t in maybe if step and t[0] % step == 0]
-    rest = [t for t in maybe if t not in fitting]
-    if not rest or (not step and len(rest) == 1):
-        along = [*sure, *maybe]
-        step = step or gcd(*(a for a, _ in along)) or 1
-        return _Lattice(step, quotient(total((r.size - 1) * a for a, r in along), step) + 1)
-    (a, first), *others = rest
-    condition = Compare("<", Index((), 1), first.size)
-    return _Fork(
-        condition,
-        _lattice_of([*sure, (a, first)], [*fitting, *others]),
-        _lattice_of(sure, [*fitting, *others]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class _Visit:
     """A buffer that is alive: where its slots lie, and the ranges that it was filled for."""
 
     buffer: ir.Buffer
     view: View
     index: tuple[Affine, ...]
-    ranges: Mapping[str, _Range]
+    ranges: Mapping[str, Range]
 
     def slot(self, axis: int, low: Mapping[str, Index], high: Mapping[str, Index]) -> Index:
         """Slot of the lowest index of a box inside of this one: dims with positive coefficients are at `low`, others at `high`.
@@ -173,7 +106,7 @@ class _Visit:
                 parts.append((low[d] - mine.start) * (a // step) if a > 0 else (mine.end - 1 - high[d]) * (-a // step))
         return total(parts)
 
-    def step(self, axis: int, lattice: _Lattice) -> Index:
+    def step(self, axis: int, lattice: Lattice) -> Index:
         """Slots between neighbours of a box."""
         return Index((), max(lattice.step // self.buffer.steps[axis], 1))
 
@@ -183,8 +116,8 @@ class _Spelling:
     kernel: ir.Kernel
     names: Names
     overlap: bool
-    loops: dict[str, _Range] = field(default_factory=dict[str, _Range])
-    outer: dict[str, _Range] = field(default_factory=dict[str, _Range])
+    loops: dict[str, Range] = field(default_factory=dict[str, Range])
+    outer: dict[str, Range] = field(default_factory=dict[str, Range])
     """Range around each loop."""
     variables: dict[str, str] = field(default_factory=dict[str, str])
     live: dict[str, _Visit] = field(default_factory=dict[str, _Visit])
@@ -313,11 +246,11 @@ class _Spelling:
                     assert_never(statement)
         return found
 
-    def _whole(self, dim: str) -> _Range:
+    def _whole(self, dim: str) -> Range:
         extent = self.kernel.operator.dims[dim]
-        return _Range(Index(), Index((), extent), extent, extent)
+        return Range(Index(), Index((), extent), extent, extent)
 
-    def _ranges(self, tile: ir.Tile) -> dict[str, _Range]:
+    def _ranges(self, tile: ir.Tile) -> dict[str, Range]:
         return {d: self._whole(d) if loop is None else self.loops[loop] for d, loop in tile.loops}
 
     def _for(self, loop: ir.For) -> list[Statement]:
@@ -329,11 +262,11 @@ class _Spelling:
         here = variable(name)
         first: list[Statement] = []
         if around.fewest == around.most and around.most % tile == 0:
-            inside = _Range(here, here + tile, tile, tile)
+            inside = Range(here, here + tile, tile, tile)
         else:
             first.append(Name(f"{name}_end", least(here + loop.tile, around.end)))
             fewest = around.most % tile if around.fewest == around.most else 1
-            inside = _Range(here, variable(f"{name}_end"), fewest, tile)
+            inside = Range(here, variable(f"{name}_end"), fewest, tile)
         self.loops[loop.var], self.outer[loop.var] = inside, around
         return [For(name, around.start, around.end, loop.tile, (*first, *self._body(loop.body)))]
 
@@ -394,7 +327,7 @@ class _Spelling:
         going_on = [Compare("<", self.loops[each.var].start + each.tile, self.outer[each.var].end) for each in steps]
         ranges = dict(visit.ranges)
         body: list[Statement] = []
-        following: dict[str, _Range] = {}
+        following: dict[str, Range] = {}
         for each in loops:
             here, around = self.loops[each.var], self.outer[each.var]
             above = following.get(each.outer or "", around)
@@ -410,21 +343,21 @@ class _Spelling:
         body += self._load(self._ahead(name, ranges), "_next")
         return [Wait(name, "load"), *_if(Some(tuple(going_on)), body)]
 
-    def _at(self, loop: ir.For, start: Index, around: _Range, name: str | None, body: list[Statement]) -> _Range:
+    def _at(self, loop: ir.For, start: Index, around: Range, name: str | None, body: list[Statement]) -> Range:
         """Range of a loop that stands at `start`; its ends get names, where one is given."""
         tile = min(loop.tile, around.most)
         if name is not None and not start.fixed:
             body.append(Name(name, start))
             start = variable(name)
         if around.fewest == around.most and around.most % tile == 0:
-            return _Range(start, start + tile, tile, tile)
+            return Range(start, start + tile, tile, tile)
         end = least(start + loop.tile, around.end)
         if name is not None and not end.fixed:
             body.append(Name(f"{name}_end", end))
             end = variable(f"{name}_end")
-        return _Range(start, end, around.most % tile if around.fewest == around.most else 1, tile)
+        return Range(start, end, around.most % tile if around.fewest == around.most else 1, tile)
 
-    def _current(self, outermost: ir.For) -> dict[str, _Range]:
+    def _current(self, outermost: ir.For) -> dict[str, Range]:
         """Range of every dim before a loop is entered."""
         ranges = {d: self._whole(d) for d in self.kernel.operator.dims}
         for var in self._around(self.kernel.body, outermost) or ():
@@ -442,7 +375,7 @@ class _Spelling:
                     return [statement, *inner] if isinstance(statement, ir.For) else inner
         return None
 
-    def _ahead(self, name: str, ranges: Mapping[str, _Range]) -> _Visit:
+    def _ahead(self, name: str, ranges: Mapping[str, Range]) -> _Visit:
         """The visit of a buffer for these ranges, in the copy that is filled ahead."""
         buffer, view = self.kernel.buffer(name), self.views[name]
         assert view.ahead is not None
@@ -452,11 +385,11 @@ class _Spelling:
 
     # Transfers ------------------------------------------------------------------------------------------------------------
 
-    def _axes(self, visit: _Visit) -> list[_Lattice | _Fork]:
-        return [_lattice([(a, visit.ranges[d]) for d, a in axis.terms]) for axis in visit.index]
+    def _axes(self, visit: _Visit) -> list[Lattice | Fork]:
+        return [lattice([(a, visit.ranges[d]) for d, a in axis.terms]) for axis in visit.index]
 
     def _other_side(
-        self, visit: _Visit, axes: Sequence[_Lattice | _Fork], first: Sequence[Index], *, partial: bool
+        self, visit: _Visit, axes: Sequence[Lattice | Fork], first: Sequence[Index], *, partial: bool
     ) -> Side:
         """Where a visit's box lies in the memory above, from its element number `first` on."""
         low = {d: r.start for d, r in visit.ranges.items()}
@@ -466,21 +399,23 @@ class _Spelling:
             start = [
                 total((low[d] if a > 0 else high[d]) * a for d, a in axis.terms) + axis.offset for axis in visit.index
             ]
-            steps = [_each(axis, lambda leaf: Index((), leaf.step)) for axis in axes]
+            steps = [each_step(axis, lambda leaf: Index((), leaf.step)) for axis in axes]
             skipped = [_times(first[i], axis, lambda leaf: leaf.step) for i, axis in enumerate(axes)]
         else:
             above = self.live[visit.buffer.outer]
             name = above.view.name
             start = [above.slot(i, low, high) for i in range(len(axes))]
             apart = [_slot_step(above, i) for i in range(len(axes))]
-            steps = [_each(axis, lambda leaf, by=by: Index((), by(leaf))) for axis, by in zip(axes, apart, strict=True)]
+            steps = [
+                each_step(axis, lambda leaf, by=by: Index((), by(leaf))) for axis, by in zip(axes, apart, strict=True)
+            ]
             skipped = [_times(first[i], axis, apart[i]) for i, axis in enumerate(axes)]
         return Side(name, tuple(s + k for s, k in zip(start, skipped, strict=True)), tuple(steps))
 
-    def _own_side(self, visit: _Visit, axes: Sequence[_Lattice | _Fork], first: Sequence[Index]) -> Side:
+    def _own_side(self, visit: _Visit, axes: Sequence[Lattice | Fork], first: Sequence[Index]) -> Side:
         apart = [_slot_step(visit, i) for i in range(len(axes))]
         start = [_times(first[i], axis, apart[i]) for i, axis in enumerate(axes)]
-        steps = [_each(axis, lambda leaf, by=by: Index((), by(leaf))) for axis, by in zip(axes, apart, strict=True)]
+        steps = [each_step(axis, lambda leaf, by=by: Index((), by(leaf))) for axis, by in zip(axes, apart, strict=True)]
         return Side(visit.view.name, tuple(start), tuple(steps))
 
     def _output_copy(self, visit: _Visit, direction: str, *, results: bool) -> list[Statement]:
@@ -488,7 +423,7 @@ class _Spelling:
         none = [Index()] * len(axes)
         own = self._own_side(visit, axes, none)
         other = self._other_side(visit, axes, none, partial=not results)
-        counts = tuple(_each(axis, lambda leaf: leaf.count) for axis in axes)
+        counts = tuple(each_step(axis, lambda leaf: leaf.count) for axis in axes)
         if direction == "load":
             return [Copy(visit.buffer.name, "load", own, other, counts, results)]
         return [Copy(visit.buffer.name, "store", other, own, counts, results)]
@@ -500,7 +435,7 @@ class _Spelling:
         if operand.role == "output":
             return self._output_copy(visit, "load", results=False)
         axes = self._axes(visit)
-        whole = [_each(axis, lambda leaf: leaf.count) for axis in axes]
+        whole = [each_step(axis, lambda leaf: leaf.count) for axis in axes]
         first, counts, clipped = [Index()] * len(axes), list(whole), list[int]()
         before: list[Statement] = []
 
@@ -511,18 +446,20 @@ class _Spelling:
             return variable(name + what + ending)
 
         for i, (axis, size) in enumerate(zip(visit.index, operand.shape, strict=True)):
-            lowest, highest = self._reach(axis)
+            lowest, highest = reach(operator, axis)
             if lowest >= 0 and highest < size:
                 continue
             clipped.append(i)
             starts = ((visit.ranges[d].start if a > 0 else visit.ranges[d].end - 1) * a for d, a in axis.terms)
             low = total(starts) + axis.offset
             if lowest < 0:
-                first[i] = named(f"_first_{i}", _each(axes[i], lambda leaf, low=low: rounded_up(low * -1, leaf.step)))
+                first[i] = named(
+                    f"_first_{i}", each_step(axes[i], lambda leaf, low=low: rounded_up(low * -1, leaf.step))
+                )
             stop = whole[i]
             if highest >= size:
                 rest = low * -1 + size
-                stop = _each(axes[i], lambda leaf, rest=rest: least(leaf.count, rounded_up(rest, leaf.step)))
+                stop = each_step(axes[i], lambda leaf, rest=rest: least(leaf.count, rounded_up(rest, leaf.step)))
             counts[i] = named(f"_count_{i}", stop - first[i])
         own = self._own_side(visit, axes, first)
         other = self._other_side(visit, axes, first, partial=False)
@@ -535,21 +472,15 @@ class _Spelling:
         inside = Every(tuple(Compare("<", Index(), counts[i]) for i in clipped))
         return [*before, *_if(beyond, [fill]), *_if(inside, [copy])]
 
-    def _reach(self, axis: Affine) -> tuple[int, int]:
-        """The least and the greatest index that an axis ever takes."""
-        dims = self.kernel.operator.dims
-        low = axis.offset + sum(min(a * (dims[d] - 1), 0) for d, a in axis.terms)
-        return low, axis.offset + sum(max(a * (dims[d] - 1), 0) for d, a in axis.terms)
-
     # Elements -------------------------------------------------------------------------------------------------------------
 
-    def _points(self, ranges: Mapping[str, _Range], dims: Sequence[str]) -> dict[str, Index]:
+    def _points(self, ranges: Mapping[str, Range], dims: Sequence[str]) -> dict[str, Index]:
         """Position of every dim: within its range where it is one of `dims` and longer than one point."""
         return {
             d: r.start + variable(self.within[d]) if d in dims and r.most > 1 else r.start for d, r in ranges.items()
         }
 
-    def _nested(self, ranges: Mapping[str, _Range], dims: Sequence[str], body: Sequence[Statement]) -> list[Statement]:
+    def _nested(self, ranges: Mapping[str, Range], dims: Sequence[str], body: Sequence[Statement]) -> list[Statement]:
         inner: list[Statement] = list(body)
         for d in reversed(dims):
             if ranges[d].most > 1:
@@ -570,9 +501,9 @@ class _Spelling:
         at = self._points(ranges, dims)
         target = self._element(self.live[init.buffer], at)
         if init.bias is None:
-            value: Value = Number(_neutral(operator.reduce, operator.accumulate), operator.accumulate)
+            value: Value = Number(neutral(operator.reduce, operator.accumulate), operator.accumulate)
         else:
-            value = _cast(self._element(self.live[init.bias], at), operator.accumulate)
+            value = cast(self._element(self.live[init.bias], at), operator.accumulate)
         return self._nested(ranges, dims, [Assign(target.view, target.slots, value)])
 
     def _compute(self, compute: ir.Compute) -> list[Statement]:
@@ -580,7 +511,7 @@ class _Spelling:
         ranges = self._ranges(compute.tile)
         at = self._points(ranges, list(operator.dims))
         target = self._element(self.live[compute.output], at)
-        values = [_cast(self._element(self.live[f], at), operator.accumulate) for f in compute.factors]
+        values = [cast(self._element(self.live[f], at), operator.accumulate) for f in compute.factors]
         value = values[0]
         for other in values[1:]:
             kind: Kind = "multiply" if operator.combine == "multiply" else "add"
@@ -607,95 +538,9 @@ class _Spelling:
             body.append(Let(taken, value))
             return Local(taken, value.dtype)
 
-        result = self._epilogue(element, at, let)
+        result = finished(operator, element, at, let)
         body.append(Assign(element.view, element.slots, result, result=True))
         return self._nested(visit.ranges, dims, body)
-
-    def _epilogue(self, element: Element, at: Mapping[str, Index], let: Callable[[str, Value], Value]) -> Value:
-        operator = self.kernel.operator
-        epilogue, output = operator.epilogue, operator.output.dtype
-        floats = operator.accumulate.startswith("float")
-        work: DType = operator.accumulate if floats else "int64"
-        value = let("total", _cast(element, work))
-        if epilogue.average is not None:
-            count = let("count", self._window_count(at, work))
-            value = let("mean", _mean(value, count, floats=floats))
-        zero = 0
-        if (q := epilogue.requantise) is not None:
-            zero = q.zero_point
-            value = let("scaled", Operation("multiply", (value, Number(q.multiplier, work)), work))
-            if q.shift:
-                half = Operation("add", (value, Number(1 << (q.shift - 1), work)), work)
-                value = let("shifted", Operation("shift_right", (half, Number(q.shift, work)), work))
-            if q.zero_point:
-                value = let("moved", Operation("add", (value, Number(q.zero_point, work)), work))
-        if epilogue.relu:
-            value = let("positive", Operation("max", (value, Number(zero, work)), work))
-        if epilogue.clip is not None:
-            low, high = epilogue.clip
-            value = let("at_least", Operation("max", (value, Number(low, work)), work))
-            value = let("clipped", Operation("min", (value, Number(high, work)), work))
-        return self._saturated(value, output, let)
-
-    def _saturated(self, value: Value, dtype: DType, let: Callable[[str, Value], Value]) -> Value:
-        """Integers saturate, floats to integers round half to even first, floats are plain."""
-        work = value.dtype
-        if dtype.startswith("float"):
-            return _cast(value, dtype)
-        low, high = _limits(dtype)
-        if not work.startswith("float"):
-            kept_low, kept_high = _limits(work)
-            if low > kept_low:
-                value = let("raised", Operation("max", (value, Number(low, work)), work))
-            if high < kept_high:
-                value = let("saturated", Operation("min", (value, Number(high, work)), work))
-            return _cast(value, dtype)
-        value = let("rounded", Operation("rint", (value,), work))
-        # The cast of a float beyond the integer's range would be undefined.
-        above = Pick(value, Number(high, work), Cast(value, dtype), Number(high, dtype))
-        return Pick(Number(low, work), value, above, Number(low, dtype))
-
-    def _window_count(self, at: Mapping[str, Index], dtype: DType) -> Value:
-        """Points of the averaged window at an output element: all, or those inside the operand; never none."""
-        operator = self.kernel.operator
-        average = operator.epilogue.average
-        assert average is not None
-        operand = operator.operands[average.operand]
-        covered: set[str] = set()
-        counts: list[Index] = []
-        for axis, size in zip(operand.index, operand.shape, strict=True):
-            window = [(d, a) for d, a in axis.terms if d in average.dims]
-            if not window or not average.valid:
-                continue
-            low, high = self._reach(axis)
-            if low < 0 or high >= size:
-                covered |= {d for d, _ in window}
-                base = total(at[d] * a for d, a in axis.terms if d not in average.dims) + axis.offset
-                counts.append(self._inside(base, window, size))
-        count: Value = Number(prod(operator.dims[d] for d in average.dims if d not in covered), dtype)
-        if not counts:
-            return count
-        for each in counts:
-            count = Operation("multiply", (count, Position(each, dtype)), dtype)
-        return Operation("max", (count, Number(1, dtype)), dtype)
-
-    def _inside(self, base: Index, window: Sequence[tuple[str, int]], size: int) -> Index:
-        """How many points of a window along one axis have an index in [0, size)."""
-        dims = self.kernel.operator.dims
-        (longest, a), *others = sorted(window, key=lambda t: -dims[t[0]])
-        if prod(dims[d] for d, _ in others) > MOST_UNROLLED:
-            raise SpecError(
-                f"an average over {len(window)} dims of one axis with these extents is too long to write out"
-            )
-        parts: list[Index] = []
-        for places in combinations(*(range(dims[d]) for d, _ in others)):
-            here = base + sum(b * i for (_, b), i in zip(others, places, strict=True))
-            if a < 0:
-                here = here + a * (dims[longest] - 1)
-            first = least(rounded_up(here * -1, abs(a)), Index((), dims[longest]))
-            stop = least(rounded_up(here * -1 + size, abs(a)), Index((), dims[longest]))
-            parts.append(stop - first)
-        return total(parts)
 
 
 def _if(condition: Condition, yes: Sequence[Statement], no: Sequence[Statement] = ()) -> list[Statement]:
@@ -707,13 +552,13 @@ def _if(condition: Condition, yes: Sequence[Statement], no: Sequence[Statement] 
     return [If(known, tuple(yes), tuple(no))]
 
 
-def _slot_step(visit: _Visit, axis: int) -> Callable[[_Lattice], int]:
+def _slot_step(visit: _Visit, axis: int) -> Callable[[Lattice], int]:
     return lambda leaf: max(leaf.step // visit.buffer.steps[axis], 1)
 
 
-def _times(index: Index, lattice: _Lattice | _Fork, factor: Callable[[_Lattice], int] = lambda _: 1) -> Index:
+def _times(index: Index, lattice: Lattice | Fork, factor: Callable[[Lattice], int] = lambda _: 1) -> Index:
     """A position times a factor that depends on the step of a box."""
-    return _each(lattice, lambda leaf: index * factor(leaf))
+    return each_step(lattice, lambda leaf: index * factor(leaf))
 
 
 def _loops(body: Sequence[ir.Statement]) -> list[str]:
@@ -727,34 +572,3 @@ def _loops(body: Sequence[ir.Statement]) -> list[str]:
             case _:
                 pass
     return found
-
-
-def _neutral(reduce: str, dtype: DType) -> int | float:
-    if reduce == "sum":
-        return 0
-    return float("-inf") if dtype.startswith("float") else _limits(dtype)[0]
-
-
-def _limits(dtype: DType) -> tuple[int, int]:
-    bits, unsigned = 8 * DTYPE_BYTES[dtype], dtype.startswith("u")
-    return (0, 2**bits - 1) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
-def _cast(value: Value, dtype: DType) -> Value:
-    return value if value.dtype == dtype else Cast(value, dtype)
-
-
-def _mean(value: Value, count: Value, *, floats: bool) -> Value:
-    """Halves away from zero for integers."""
-    dtype = value.dtype
-    if floats:
-        return Operation("divide", (value, count), dtype)
-    zero = Number(0, dtype)
-    twice = Operation("multiply", (Number(2, dtype), count), dtype)
-
-    def rounded(positive: Value) -> Value:
-        doubled = Operation("multiply", (Number(2, dtype), positive), dtype)
-        return Operation("divide", (Operation("add", (doubled, count), dtype), twice), dtype)
-
-    negative = rounded(Operation("subtract", (zero, value), dtype))
-    return Pick(value, zero, Operation("subtract", (zero, negative), dtype), rounded(value))
