@@ -105,25 +105,25 @@ def verify(
 @app.command()
 def emit(
     plan: PlanPath,
-    target: Annotated[str, typer.Option(help="What to write: python or c.")] = "python",
+    target: Annotated[
+        str, typer.Option(help="What to write: python, c, tvmscript, tvm-schedule, mlir; or several, with commas.")
+    ] = "python",
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output", "-o", help="File to write; for c a directory, for the kernel, its headers and a test program."
-        ),
+        typer.Option("--output", "-o", help="File to write; a directory for c, or for several targets."),
     ] = None,
 ) -> None:
     """Write a plan's kernel as source text."""
     from planner.emit import emit_files
     from planner.plan_file import make_directory, write_whole
 
-    loaded = _plan(plan)
+    loaded, targets = _plan(plan), [t.strip() for t in target.split(",")]
     if output is None:
-        print(loaded.emit(target), end="")
+        print("\n".join(loaded.emit(t) for t in targets), end="")
         return
-    files = emit_files(loaded, target)
-    if files is None:
-        write_whole(output, loaded.emit(target))
+    files = {name: text for t in targets for name, text in emit_files(loaded, t).items()}
+    if len(files) == 1:
+        write_whole(output, *files.values())
         return
     directory = make_directory(output)
     for name, text in files.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.emit import c, mlir, python, tvmscript
+from planner.emit import c, mlir, python, tvm_schedule, tvmscript
+from planner.emit.names import ascii_spelled
 from planner.errors import SpecError
 from planner.nest.ir import Kernel
 from planner.nest.lower import lower
@@ -18,15 +19,18 @@ class Target:
 
     source: Callable[[Kernel], str]
     """The kernel alone."""
+    ending: str
+    """Of the kernel's file."""
     files: Callable[[Plan], dict[str, str]] | None = None
-    """The kernel and all that a first run of it needs, by file name; None if the kernel is one file that runs by itself."""
+    """The kernel and all that a first run of it needs, by file name; None if that is the kernel alone."""
 
 
 TARGETS: dict[str, Target] = {
-    "python": Target(python.emit),
-    "c": Target(c.emit, c.files),
-    "tvmscript": Target(tvmscript.emit),
-    "mlir": Target(mlir.emit),
+    "python": Target(python.emit, ".py"),
+    "c": Target(c.emit, ".c", c.files),
+    "tvmscript": Target(tvmscript.emit, ".tvmscript.py"),
+    "tvm-schedule": Target(tvm_schedule.emit, "_schedule.py"),
+    "mlir": Target(mlir.emit, ".mlir"),
 }
 
 
@@ -35,10 +39,12 @@ def emit(plan: Plan, target: str) -> str:
     return _target(plan, target).source(lower(plan))
 
 
-def emit_files(plan: Plan, target: str) -> dict[str, str] | None:
-    """The files of a plan's kernel by name, for a target that needs several; None for one that doesn't."""
-    files = _target(plan, target).files
-    return None if files is None else files(plan)
+def emit_files(plan: Plan, target: str) -> dict[str, str]:
+    """All files of a plan's kernel, by name. SpecError as `emit`."""
+    found = _target(plan, target)
+    if found.files is not None:
+        return found.files(plan)
+    return {f"{ascii_spelled(plan.operator.name)}{found.ending}": found.source(lower(plan))}
 
 
 def _target(plan: Plan, target: str) -> Target:

@@ -132,9 +132,9 @@ class _Printer:
                 case For():
                     yield from self._for(statement)
                 case Name(name, index):
-                    yield self._line(f"{name}: T.let[T.int32] = {_index(index)}")
+                    yield self._line(f"{name}: T.let[T.int32] = {index_text(index)}")
                 case Let(name, value):
-                    yield self._line(f"{name}: T.let[T.{value.dtype}] = {self._value(value)}")
+                    yield self._line(f"{name}: T.let[T.{value.dtype}] = {value_text(value)}")
                 case If(condition, yes, no):
                     yield self._line(f"if {_condition(condition)}:")
                     yield from self._block(yes)
@@ -147,7 +147,7 @@ class _Printer:
                     yield self._line(f'with T.sblock("pad_{view}"):')
                     slots = [variable(f"i{n}") for n in range(len(counts))]
                     yield from self._elements(
-                        counts, f"{view}[{_places(None, step, slots, counts)}] = {_number(value)}"
+                        counts, f"{view}[{_places(None, step, slots, counts)}] = {number_text(value)}"
                     )
                 case Assign():
                     yield from self._assign(statement)
@@ -186,7 +186,7 @@ class _Printer:
             number = f"{loop.variable}_number"
             yield self._line(_for(number, Index(), rounded_up(loop.stop - loop.start, loop.step)))
             here = loop.start + variable(number) * loop.step
-            yield self._line(f"    {loop.variable}: T.let[T.int32] = {_index(here)}")
+            yield self._line(f"    {loop.variable}: T.let[T.int32] = {index_text(here)}")
         yield from self._block(loop.body)
 
     def _elements(self, counts: Sequence[Index], text: str) -> Iterator[str]:
@@ -213,7 +213,7 @@ class _Printer:
 
     def _assign(self, assign: Assign) -> Iterator[str]:
         view = self.program.view(assign.view)
-        value = self._value(assign.value)
+        value = value_text(assign.value)
         if assign.result and view.result is not None:
             value = _to_slot(value, view.result, view.dtype)
         yield self._line(f'with T.sblock("{"finish" if assign.result else "init"}_{view.name}"):')
@@ -225,48 +225,48 @@ class _Printer:
             yield self._line(_grid(loops))
         self.depth += bool(loops)
         target = f"{fold.view}[{_slots(fold.slots)}]"
-        value = self._value(fold.value)
+        value = value_text(fold.value)
         yield self._line('with T.sblock("compute"):')
         yield self._line(
             f"    {target} = {f'T.max({target}, {value})' if fold.fold == 'max' else f'{target} + {value}'}"
         )
         self.depth -= bool(loops)
 
-    # Values -----------------------------------------------------------------------------------------------------------
-
-    def _value(self, value: Value) -> str:
-        match value:
-            case Number():
-                return _number(value)
-            case Local(name):
-                return name
-            case Element(view, slots):
-                return f"{view}[{_slots(slots)}]"
-            case Position(index, dtype):
-                return f'T.Cast("{dtype}", {_index(index)})'
-            case Cast(of, dtype):
-                return f'T.Cast("{dtype}", {self._value(of)})'
-            case Pick(a, b, yes, no):
-                return f"T.if_then_else({self._value(a)} < {self._value(b)}, {self._value(yes)}, {self._value(no)})"
-            case Operation("rint", (a,), _):
-                return f"T.nearbyint({self._value(a)})"
-            case Operation("min" | "max" as kind, (a, b), _):
-                return f"T.{kind}({self._value(a)}, {self._value(b)})"
-            case Operation("shift_right", (a, b), _):
-                return f"T.shift_right({self._value(a)}, {self._value(b)})"
-            case Operation("divide", (a, b), dtype):
-                first, second = self._value(a), self._value(b)
-                return f"{first} / {second}" if dtype.startswith("float") else f"T.truncdiv({first}, {second})"
-            case Operation(kind, (a, b), _):
-                sign = {"add": "+", "subtract": "-", "multiply": "*"}[kind]
-                return f"({self._value(a)} {sign} {self._value(b)})"
-            case _:
-                raise AssertionError(value)
-
 
 def scope_name(memory: str) -> str:
     """TVM's storage scope of a memory."""
     return f"local.{ascii_spelled(memory)}"
+
+
+def value_text(value: Value) -> str:
+    """A value as TVMScript."""
+    match value:
+        case Number():
+            return number_text(value)
+        case Local(name):
+            return name
+        case Element(view, slots):
+            return f"{view}[{_slots(slots)}]"
+        case Position(index, dtype):
+            return f'T.Cast("{dtype}", {index_text(index)})'
+        case Cast(of, dtype):
+            return f'T.Cast("{dtype}", {value_text(of)})'
+        case Pick(a, b, yes, no):
+            return f"T.if_then_else({value_text(a)} < {value_text(b)}, {value_text(yes)}, {value_text(no)})"
+        case Operation("rint", (a,), _):
+            return f"T.nearbyint({value_text(a)})"
+        case Operation("min" | "max" as kind, (a, b), _):
+            return f"T.{kind}({value_text(a)}, {value_text(b)})"
+        case Operation("shift_right", (a, b), _):
+            return f"T.shift_right({value_text(a)}, {value_text(b)})"
+        case Operation("divide", (a, b), dtype):
+            first, second = value_text(a), value_text(b)
+            return f"{first} / {second}" if dtype.startswith("float") else f"T.truncdiv({first}, {second})"
+        case Operation(kind, (a, b), _):
+            sign = {"add": "+", "subtract": "-", "multiply": "*"}[kind]
+            return f"({value_text(a)} {sign} {value_text(b)})"
+        case _:
+            raise AssertionError(value)
 
 
 def _to_slot(text: str, result: DType, slot: DType) -> str:
@@ -288,7 +288,9 @@ def _bits(result: DType, slot: DType) -> bool:
 
 
 def _for(name: str, start: Index, stop: Index) -> str:
-    return f"for {name} in range({_index(stop) if start == Index() else f'{_index(start)}, {_index(stop)}'}):"
+    return (
+        f"for {name} in range({index_text(stop) if start == Index() else f'{index_text(start)}, {index_text(stop)}'}):"
+    )
 
 
 def _counts(loop: For) -> bool:
@@ -299,7 +301,9 @@ def _grid(loops: Sequence[tuple[str, Index]]) -> str:
     """Loops from 0, one inside of the other."""
     if len(loops) == 1:
         return _for(loops[0][0], Index(), loops[0][1])
-    return f"for {', '.join(name for name, _ in loops)} in T.grid({', '.join(_index(count) for _, count in loops)}):"
+    return (
+        f"for {', '.join(name for name, _ in loops)} in T.grid({', '.join(index_text(count) for _, count in loops)}):"
+    )
 
 
 def _places(
@@ -310,20 +314,21 @@ def _places(
     for n, (by, slot, count) in enumerate(zip(step, slots, counts, strict=True)):
         first = Index() if start is None else start[n]
         if count == Index((), 1):
-            texts.append(_index(first))
+            texts.append(index_text(first))
         elif by.fixed:
-            texts.append(_index(total([first, slot * by.constant])))
+            texts.append(index_text(total([first, slot * by.constant])))
         else:
-            head = "" if first == Index() else f"{_index(first)} + "
-            texts.append(f"{head}{_index(slot)} * {_index(by)}")
+            head = "" if first == Index() else f"{index_text(first)} + "
+            texts.append(f"{head}{index_text(slot)} * {index_text(by)}")
     return ", ".join(texts)
 
 
 def _slots(slots: Sequence[Index]) -> str:
-    return ", ".join(map(_index, slots))
+    return ", ".join(map(index_text, slots))
 
 
-def _index(index: Index) -> str:
+def index_text(index: Index) -> str:
+    """A position as TVMScript."""
     parts: list[str] = []
     for atom, a in sorted(index.terms, key=lambda term: term[1] < 0):
         text = _atom(atom)
@@ -341,28 +346,29 @@ def _atom(atom: Atom) -> str:
         case Variable(name):
             return name
         case Extreme(kind, a, b):
-            return f"T.{kind}({_index(a)}, {_index(b)})"
+            return f"T.{kind}({index_text(a)}, {index_text(b)})"
         case Quotient(of, by):
-            return f"T.truncdiv({_index(of)}, {by})"
+            return f"T.truncdiv({index_text(of)}, {by})"
         case Choice(condition, yes, no):
-            return f"T.if_then_else({_condition(condition)}, {_index(yes)}, {_index(no)})"
+            return f"T.if_then_else({_condition(condition)}, {index_text(yes)}, {index_text(no)})"
 
 
 def _condition(condition: Condition) -> str:
     match condition:
         case Compare(kind, a, b):
-            return f"{_index(a)} {kind} {_index(b)}"
+            return f"{index_text(a)} {kind} {index_text(b)}"
         case Every(of):
             return " and ".join(f"({_condition(c)})" if isinstance(c, Some) else _condition(c) for c in of)
         case Some(of):
             return " or ".join(_condition(c) for c in of)
         case Unless(Compare("==", a, b)):
-            return f"{_index(a)} != {_index(b)}"
+            return f"{index_text(a)} != {index_text(b)}"
         case Unless(of):
             return f"not ({_condition(of)})"
 
 
-def _number(number: Number) -> str:
+def number_text(number: Number) -> str:
+    """A literal as TVMScript."""
     if number.dtype == "int32":
         return str(number.value)
     if number.dtype.startswith("float"):

@@ -60,7 +60,6 @@ static inline void planner_dma_wait(int channel)
 def build(plan: Plan, folder: Path, *options: str) -> Path:
     """The test program of a plan's kernel, compiled."""
     files = emit_files(plan, "c")
-    assert files is not None
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "late.h").write_text(LATE, encoding="utf-8")
