@@ -56,3 +56,27 @@ def test_the_changelog_names_the_version() -> None:
     import planner
 
     assert f"## {planner.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_excerpts_are_real() -> None:
+    for path in PAGES:
+        found = re.findall(r"<!-- excerpt: (.*?) -->\n```\w+\n(.*?)```", path.read_text(), re.DOTALL)
+        for source, text in found:
+            assert text in (ROOT / source).read_text(), (path.name, source)
+
+
+def test_the_command_for_tvm(tmp_path: Path) -> None:
+    """One command writes the kernel and the schedule of the README's convolution."""
+    import planner
+    from planner.cli import app
+
+    operator = planner.load_operator(ROOT / "specs" / "operators" / "forum-conv2d.yaml")
+    plan = planner.solve(operator, planner.load_machine(ROOT / "specs" / "machines" / "forum.yaml"))
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    arguments = ["emit", str(tmp_path / "plan.json"), "--target", "tvmscript,tvm-schedule", "-o", str(tmp_path / "tvm")]
+    app(arguments, standalone_mode=False)
+    for name, golden in (
+        ("forum_conv2d.tvmscript.py", "forum-conv2d.tvmscript.py"),
+        ("forum_conv2d_schedule.py", "forum-conv2d_schedule.py"),
+    ):
+        assert (tmp_path / "tvm" / name).read_text() == (ROOT / "tests" / "goldens" / golden).read_text()

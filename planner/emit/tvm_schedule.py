@@ -18,8 +18,10 @@ from planner.errors import SpecError
 from planner.nest.ir import Buffer, For, Kernel, Statement, Visit
 from planner.spec.operator import Operator
 
-_OWN = "T I Plain tvm np range schedule sch compute finish init accumulator main limits random results module output plain planned"
-RESERVED = frozenset([*keyword.kwlist, *_OWN.split(), "different"])
+_OWN = (
+    "T I Plain tvm np range schedule sch compute finish init accumulator main limits random results module output plain"
+)
+RESERVED = frozenset([*keyword.kwlist, *_OWN.split(), "planned", "different"])
 """Names that Python, or the emitted text itself, takes."""
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from planner.tiling.model import BoxCut, Choice, Kind, Stage, cell_ends, moved_cells, tie_scale
 from planner.tiling.problem import Buffer, Component, Problem
-from planner.tiling.tables import Integers, footprint, moved_points, piece_count
+from planner.tiling.tables import Integers, footprint, moved_points, piece_count, touched_points
 
 BOX_LIMIT, SLOW_BOX_LIMIT = 1_000_000, 2_000
 """Most chains of tiles to count for one cut: in one numpy expression, and where each has to be counted by itself."""
@@ -90,6 +90,26 @@ def _buffer_cost(
             return BufferCost(size, first * (repeats - 1), first * repeats, partial, partial + final)
         case _:
             return BufferCost(size, first * repeats, 0, moved * b.element_bytes, 0)
+
+
+MOST_INDICES = 10_000_000
+"""Indices of one axis that are looked at, to find which are read at all."""
+
+
+def compulsory_traffic(problem: Problem) -> int:
+    """Bytes that every plan moves from and to the backing store: what is read, once, and every output, once."""
+    found = 0
+    for b in problem.buffers:
+        if b.outer is not None:
+            continue
+        if b.role == "output":
+            found += prod(problem.operator.output.shape) * problem.operator.output.element_bytes
+        elif all(
+            prod(problem.extents[d] for d, _ in axis.terms) <= MOST_INDICES for c in b.components for axis in c.axes
+        ):
+            points = (touched_points(c, [problem.extents[d] for d in c.dims]) for c in b.components)
+            found += prod(points) * b.element_bytes
+    return found
 
 
 def stage_costs(problem: Problem, costs: Mapping[int, BufferCost]) -> dict[Stage, int]:

@@ -23,7 +23,7 @@ from planner.plan import Objective, Plan, Shortage, Statistics
 from planner.spec.machine import Machine
 from planner.spec.operator import Operator
 from planner.spec.validate import check_against
-from planner.tiling.exact import Knowledge, buffer_costs, stage_costs
+from planner.tiling.exact import Knowledge, buffer_costs, compulsory_traffic, stage_costs
 from planner.tiling.infeasible import conflicts, shortages, smallest_tiles
 from planner.tiling.model import LARGEST, Choice, Model, Outcome, Settings, Stage
 from planner.tiling.problem import Problem, build_problem, initial_values
@@ -126,13 +126,14 @@ class Search:
         if best.status == "infeasible":
             return _infeasible(self.problem, objective, (), conflicts(self.problem))
         if best.value is None or best.bound is None or best.choice is None:
-            return self._without_solver(objective, best.bound or 0, everything)
+            return self._without_solver(objective, max(best.bound or 0, compulsory_traffic(self.problem)), everything)
         ties = self._break_ties(best.value, everything, outermost, best.choice)
         choice = ties.choice or self._complete(best.choice)
         # Where time ran out, breaking ties may have come upon a plan that moves less.
         traffic = stage_costs(self.problem, buffer_costs(self.problem, choice.tiles))["traffic"]
-        cost = Objective(objective, traffic, best.bound)
-        status = "optimal" if traffic == best.bound else "feasible"
+        bound = best.bound if traffic == best.bound else max(best.bound, compulsory_traffic(self.problem))
+        cost = Objective(objective, traffic, bound)
+        status = "optimal" if traffic == bound else "feasible"
         return realise(
             self.problem, choice.tiles, status, cost, ties_proved=ties.status == "optimal" and traffic == best.value
         )

@@ -132,7 +132,7 @@ def _anonymous(component: Component) -> Component:
 @lru_cache(maxsize=256)
 def _moved_bounds(component: Component, extents: tuple[int, ...], values: tuple[tuple[int, ...], ...]) -> Integers:
     if prod(e * e for e in extents) > PROGRAM_LIMIT:
-        return np.maximum(_touched(component, extents), _rate_bounds(component, extents, values))
+        return np.maximum(touched_points(component, extents), _rate_bounds(component, extents, values))
     cut = np.stack([_first_dim_cut(component, extents, tile) for tile in values[0]])
     return _cheapest_cuts(cut, values[1:], 1)
 
@@ -224,8 +224,8 @@ def _clipped_at_most(axis: Axis, a: int, d: int, extent: int, short: int) -> int
     return int(np.maximum(0, -places).sum() + np.maximum(0, places - axis.size + 1).sum())
 
 
-def _touched(component: Component, extents: Sequence[int]) -> int:
-    """Points that are read at all, for extents too long for the program: each is fetched at least once."""
+def touched_points(component: Component, extents: Sequence[int]) -> int:
+    """Points that are read at all: each is fetched at least once."""
     points = 1
     for axis in component.axes:
         reached = np.full(1, axis.offset, np.int64)
