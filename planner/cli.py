@@ -106,7 +106,10 @@ def verify(
 def emit(
     plan: PlanPath,
     target: Annotated[
-        str, typer.Option(help="What to write: python, c, tvmscript, tvm-schedule, mlir; or several, with commas.")
+        str,
+        typer.Option(
+            help="What to write: python, c, tvmscript, tvm-schedule, mlir, mlir-transform; or several, with commas."
+        ),
     ] = "python",
     output: Annotated[
         str | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.emit import c, mlir, python, tvm_schedule, tvmscript
+from planner.emit import c, mlir, mlir_transform, python, tvm_schedule, tvmscript
 from planner.emit.names import ascii_spelled
 from planner.errors import SpecError
 from planner.nest.ir import Kernel
@@ -31,6 +31,7 @@ TARGETS: dict[str, Target] = {
     "tvmscript": Target(tvmscript.emit, ".tvmscript.py"),
     "tvm-schedule": Target(tvm_schedule.emit, "_schedule.py"),
     "mlir": Target(mlir.emit, ".mlir"),
+    "mlir-transform": Target(mlir_transform.emit, "_transform.mlir"),
 }
 
 

@@ -65,12 +65,13 @@ _FLOATS = {"float16": "f16", "float32": "f32", "float64": "f64"}
 def emit(kernel: Kernel) -> str:
     """A module with one function over memrefs: the inputs, then the output. SpecError for an address that no load takes."""
     spaces = {arena.memory: number for number, arena in enumerate(kernel.arenas, start=1)}
-    program = spell_out(kernel, Names(set(), _spelled))
+    program = spell_out(kernel, Names(set(), spelled_name))
     require_aligned(program)
     return "\n".join(_Printer(program, spaces).module()) + "\n"
 
 
-def _spelled(name: str) -> str:
+def spelled_name(name: str) -> str:
+    """A name that none of the text's own is."""
     plain = ascii_spelled(name)
     return f"n_{plain}" if _OWN.fullmatch(plain) else plain
 
@@ -425,14 +426,14 @@ class _Printer:
 
     def _arithmetic(self, kind: Kind, a: str, b: str, dtype: DType, wanted: str | None = None) -> str:
         result = self._new(wanted)
-        self._line(f"{result} = arith.{_operation(kind, dtype)} {a}, {b} : {type_of(dtype)}")
+        self._line(f"{result} = arith.{operation(kind, dtype)} {a}, {b} : {type_of(dtype)}")
         return result
 
     def _cast(self, value: str, dtype: DType, to: DType) -> str:
         if type_of(dtype) == type_of(to):
             return value
         result = self._new()
-        self._line(f"{result} = arith.{_conversion(dtype, to)} {value} : {type_of(dtype)} to {type_of(to)}")
+        self._line(f"{result} = arith.{conversion(dtype, to)} {value} : {type_of(dtype)} to {type_of(to)}")
         return result
 
 
@@ -441,7 +442,8 @@ def type_of(dtype: DType) -> str:
     return _FLOATS.get(dtype) or f"i{8 * DTYPE_BYTES[dtype]}"
 
 
-def _operation(kind: Kind, dtype: DType) -> str:
+def operation(kind: Kind, dtype: DType) -> str:
+    """arith's operation on values of a dtype."""
     if dtype.startswith("float"):
         names = {
             "add": "addf",
@@ -469,7 +471,8 @@ def _less(dtype: DType) -> str:
     return "arith.cmpi ult" if dtype.startswith("u") else "arith.cmpi slt"
 
 
-def _conversion(dtype: DType, to: DType) -> str:
+def conversion(dtype: DType, to: DType) -> str:
+    """arith's operation from one dtype to another of another type."""
     floats, sign = (dtype.startswith("float"), to.startswith("float")), "u" if dtype.startswith("u") else "s"
     match floats:
         case (True, True):
