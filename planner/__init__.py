@@ -62,8 +62,10 @@ _HOME = {
     "load_machine": "planner.spec.load",
     "load_operator": "planner.spec.load",
     "load_plan": "planner.plan_file",
+    "machine_from_dict": "planner.spec.load",
     "matmul": "planner.spec.library",
     "max_pool2d": "planner.spec.library",
+    "operator_from_dict": "planner.spec.load",
     "solve": "planner.tiling.solve",
 }
 
@@ -94,8 +96,10 @@ __all__ = [
     "load_machine",
     "load_operator",
     "load_plan",
+    "machine_from_dict",
     "matmul",
     "max_pool2d",
+    "operator_from_dict",
     "solve",
 ]
 

@@ -232,7 +232,10 @@ class _Watch:
     def _tell(self, elapsed_s: float) -> None:
         what = "searching"
         if self.latest is not None:
-            what = f"best {self.latest.value} B, bound {self.latest.bound} B"
+            value, bound = self.latest.value, self.latest.bound
+            what = f"best {value} B, bound {bound} B"
+            if value is not None and value == bound:
+                what = f"{value} B, proved minimal; looking for fewer transfers"
         self.console.print(f"{elapsed_s:6.1f} s  {what}")
 
 

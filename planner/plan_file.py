@@ -129,6 +129,10 @@ def _fields(part: Any) -> dict[str, Any]:
 def from_json(text: str, name: str = "plan") -> Plan:
     """The plan in a text. SpecError if it is not one: wrong version, unknown keys, names that nothing declares."""
     document = Document.parse(name, text.encode())
+    if "schema_version" not in document.data:
+        kind = "a machine" if "memories" in document.data else "an operator" if "operator" in document.data else None
+        if kind is not None:
+            raise SpecError(f"this is {kind}, not a plan; solve -o writes plans", document.location(()))
     file = document.validate(PlanFile)
     plan = Plan(
         status=file.status,

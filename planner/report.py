@@ -76,14 +76,21 @@ def _scopes(plan: Plan) -> Iterator[str]:
 
 
 def _traffic(plan: Plan) -> Iterator[str]:
-    yield f"{'operand':<16}{'read':>12}{'written':>12}{'compulsory':>12}{'times':>8}"
-    total = floor = 0
+    total = sum(t.read_bytes + t.written_bytes for t in plan.traffic.values())
+    floor = sum(compulsory_bytes(plan.operator, name) for name in plan.traffic)
+    n = max(10, len(str(total)) + 1)
+    yield f"{'operand':<16}{'read':>{n + 2}}{'written':>{n + 2}}{'compulsory':>{n + 2}}{'times':>8}"
     for name, traffic in plan.traffic.items():
         least = compulsory_bytes(plan.operator, name)
         moved = traffic.read_bytes + traffic.written_bytes
-        total, floor = total + moved, floor + least
-        yield f"{name:<16}{traffic.read_bytes:>10} B{traffic.written_bytes:>10} B{least:>10} B{moved / max(least, 1):>8.2f}"
-    yield f"{'all':<16}{total:>22} B{floor:>12} B{total / max(floor, 1):>8.2f}"
+        figures = f"{traffic.read_bytes:>{n}} B{traffic.written_bytes:>{n}} B{least:>{n}} B"
+        yield f"{name:<16}{figures}{moved / max(least, 1):>8.2f}"
+    yield f"{'all':<16}{total:>{2 * n + 2}} B{floor:>{n}} B{total / max(floor, 1):>8.2f}"
+    if inner := [k for k in plan.links if k.parent != plan.machine.backing.name]:
+        yield ""
+        yield "between scopes, not part of the objective: " + "; ".join(
+            f"{k.operand} {k.parent} to {k.memory} {k.read_bytes + k.written_bytes} B" for k in inner
+        )
 
 
 def compulsory_bytes(operator: Operator, name: str) -> int:
@@ -120,6 +127,8 @@ def _infeasible(plan: Plan) -> Iterator[str]:
         )
         for operand, count in short.smallest_tiles.items():
             yield f"    {operand}: {count} B"
+        if gaps := short.needed_bytes - sum(short.smallest_tiles.values()):
+            yield f"    alignment to {plan.machine.memory(short.memory).alignment} B: {gaps} B"
         yield f"    {short.remedy}"
     if plan.conflicts:
         yield "  every scope could hold its smallest tiles, but these demands leave no plan; relax one:"

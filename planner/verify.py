@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from planner.check import check
-from planner.errors import VerificationError
+from planner.errors import SpecError, VerificationError
 from planner.nest import reference
 from planner.nest.arithmetic import tolerance
 from planner.nest.interpret import Report, interpret
 from planner.nest.lower import lower
 from planner.nest.reference import Array, random_inputs
 from planner.plan import Plan
+
+LARGEST_BYTES = 1 << 30
+"""Tensors in all, of a plan whose kernel is run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,18 @@ class Verification:
 def verify(plan: Plan, seed: int = 0) -> Verification:
     """Prove a plan: it obeys every rule, its kernel computes the operator and moves exactly the predicted bytes.
 
-    Runs on random inputs from `seed`. Raises VerificationError at the first thing that is wrong, or if there is no nest.
+    Runs on random inputs from `seed`. Raises VerificationError at the first thing that is wrong; SpecError if there is no
+    nest, or tensors too large to run on, after the plan has been checked.
     """
     if not plan.nest:
-        raise VerificationError(f"there is nothing to verify: the plan's status is {plan.status}")
+        raise SpecError(f"there is nothing to verify: the plan's status is {plan.status}")
     check(plan)
+    tensors = sum(prod(o.shape) * o.element_bytes for o in plan.operator.operands.values())
+    if tensors > LARGEST_BYTES:
+        raise SpecError(
+            f"the tensors have {tensors} B, and a run takes at most {LARGEST_BYTES}; the plan itself has been checked: it "
+            "obeys every rule and moves what it says"
+        )
     inputs = random_inputs(plan.operator, seed)
     report = interpret(lower(plan), inputs)
     _compare_links(plan, report)

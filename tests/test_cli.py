@@ -79,7 +79,7 @@ def test_demands() -> None:
         (["solve", *FORUM, "--workers", "0"], 2, "nobody"),
         (["solve", *FORUM, "-o", "/nowhere/plan.json"], 2, "cannot write"),
         (["solve", *FORUM, "--bogus"], 2, "No such option"),
-        (["verify", FORUM[0]], 2, "'schema_version' is missing"),
+        (["verify", FORUM[0]], 2, "this is an operator, not a plan"),
         (["verify", "/dev/null"], 2, "empty"),
         (["emit", "nowhere.json"], 2, "cannot read"),
         (["explain", "nowhere.json"], 2, "cannot read"),
@@ -104,7 +104,7 @@ def test_infeasible_explains_itself(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "scope: its smallest tiles need 69792 B, it has 65536 B: 4256 B too much" in done.stdout
     assert run("explain", str(plan)).returncode == 3
-    assert run("verify", str(plan)).returncode == 1
+    assert run("verify", str(plan)).returncode == 2
     assert run("emit", str(plan)).returncode == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.check import check
 from planner.emit import c, mlir, mlir_transform, python, tvm_schedule, tvmscript
 from planner.emit.names import ascii_spelled
 from planner.errors import SpecError
@@ -36,7 +37,10 @@ TARGETS: dict[str, Target] = {
 
 
 def emit(plan: Plan, target: str) -> str:
-    """Source of a plan's kernel. SpecError for an unknown target or a plan without a nest."""
+    """Source of a plan's kernel. SpecError for an unknown target or a plan without a nest.
+
+    VerificationError if the plan breaks a rule: no kernel of a broken plan leaves the house.
+    """
     return _target(plan, target).source(lower(plan))
 
 
@@ -53,4 +57,5 @@ def _target(plan: Plan, target: str) -> Target:
         raise SpecError(f"target {target!r} is not known; known: {', '.join(TARGETS)}")
     if not plan.nest:
         raise SpecError(f"there is no kernel to emit: the plan's status is {plan.status}")
+    check(plan)
     return TARGETS[target]

@@ -26,7 +26,8 @@ class _Script:
 
     def module(self) -> Iterator[str]:
         operator = self.kernel.operator
-        yield f"// {words(operator.name)}: {', '.join(f'd{i} = {words(d)} {n}' for i, (d, n) in enumerate(operator.dims.items()))}"
+        dims = [f"d{i} = {words(d)} {n}" for i, (d, n) in enumerate(operator.dims.items())]
+        yield f"// {words(operator.name)}: {', '.join(dims)}"
         yield "// payload: the reduction, on padded inputs and started accumulators"
         yield "module attributes {transform.with_named_sequence} {"
         yield from (f"  {line}" for line in self._payload())

@@ -14,6 +14,7 @@ from planner.emit.names import Names, words
 from planner.emit.numpy_helpers import HELPERS, RESERVED
 from planner.nest.arithmetic import EXACT_FLOAT, neutral, output_dims, tolerance
 from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When
+from planner.nest.reference import bias_range
 from planner.spec.affine import Affine
 
 LOOPS_AT_ONCE = 16
@@ -433,7 +434,8 @@ class _Emitter:
             high = [i.offset + sum(max(a * (operator.dims[d] - 1), 0) for d, a in i.terms) for i in operand.index]
             margins = [(max(0, -a), max(0, b - n + 1)) for a, b, n in zip(low, high, operand.shape, strict=True)]
             padding = _literal(operator.padding_value)
-            lines.append(f"{own} = np.pad({own}, {margins}, constant_values={padding})")
+            if any(margin != (0, 0) for margin in margins):
+                lines.append(f"{own} = np.pad({own}, {margins}, constant_values={padding})")
             windows.append(self._whole_window(name, [-before for before, _ in margins]))
         lines.append(f"acc = np.full({operator.output.shape}, {_literal(neutral(operator))}, np.{operator.accumulate})")
         if operator.bias_name is not None:
@@ -460,7 +462,10 @@ class _Emitter:
                 yield f"    {name} = random.uniform(-1, 1, {operand.shape}).astype(np.{operand.dtype})"
             else:
                 limits = np.iinfo(operand.dtype)
-                bounds = f"{limits.min}, {limits.max}, {operand.shape}, np.{operand.dtype}"
+                low, high = int(limits.min), int(limits.max)
+                if operand.role == "bias":  # as large as the sums, which it would drown otherwise
+                    low, high = max(low, -bias_range(operator)), min(high, bias_range(operator))
+                bounds = f"{low}, {high}, {operand.shape}, np.{operand.dtype}"
                 yield f"    {name} = random.integers({bounds}, endpoint=True)"
         arguments = ", ".join(inputs)
         yield f"    expected = plain({arguments})"

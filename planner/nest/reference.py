@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,12 @@ Array = NDArray[Any]
 
 
 def random_inputs(operator: Operator, seed: int = 0) -> dict[str, Array]:
-    """Full-range random values for every operand but the output."""
+    """Random values for every operand but the output: of the full range, a bias as large as the sums it is added to.
+
+    A bias of the full range would drown the sums: after an epilogue that saturates, nothing else would show.
+    """
     generator = np.random.default_rng(seed)
+    largest = bias_range(operator)
     made: dict[str, Array] = {}
     for name, operand in operator.operands.items():
         if operand.role == "output":
@@ -24,8 +29,20 @@ def random_inputs(operator: Operator, seed: int = 0) -> dict[str, Array]:
             made[name] = generator.uniform(-1, 1, operand.shape).astype(operand.dtype)
             continue
         limits = np.iinfo(operand.dtype)
-        made[name] = generator.integers(limits.min, limits.max, operand.shape, operand.dtype, endpoint=True)
+        low, high = (int(limits.min), int(limits.max))
+        if operand.role == "bias":
+            low, high = max(low, -largest), min(high, largest)
+        made[name] = generator.integers(low, high, operand.shape, operand.dtype, endpoint=True)
     return made
+
+
+def bias_range(operator: Operator) -> int:
+    """How large a sum of products of full-range random values is, about: its standard deviation, if these are uniform."""
+    deviation = prod(operator.dims[d] for d in operator.reduction_dims) ** 0.5
+    for operand in operator.factors.values():
+        if not operand.dtype.startswith("float"):
+            deviation *= 2 ** (8 * operand.element_bytes) / 12**0.5
+    return round(min(deviation, 2.0**62)) + 1
 
 
 def reference(operator: Operator, inputs: Mapping[str, Array]) -> Array:

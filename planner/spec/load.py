@@ -30,7 +30,7 @@ DEEPEST = 50
 
 def load_machine(path: str | Path) -> Machine:
     """The machine described in a YAML or JSON file. SpecError."""
-    return Document.read(path).validate(Machine)
+    return _machine(Document.read(path))
 
 
 def load_operator(path: str | Path) -> Operator:
@@ -40,7 +40,7 @@ def load_operator(path: str | Path) -> Operator:
 
 def parse_machine(text: str, name: str = "machine") -> Machine:
     """The machine described in YAML or JSON text; `name` stands for the file in messages. SpecError."""
-    return Document.parse(name, text.encode("utf-8", "surrogatepass")).validate(Machine)
+    return _machine(Document.parse(name, text.encode("utf-8", "surrogatepass")))
 
 
 def parse_operator(text: str, name: str = "operator") -> Operator:
@@ -58,7 +58,13 @@ def operator_from_dict(data: Mapping[str, Any]) -> Operator:
     return _operator(Document.of("operator", data))
 
 
+def _machine(document: Document) -> Machine:
+    _not_another(document, "a machine")
+    return document.validate(Machine)
+
+
 def _operator(document: Document) -> Operator:
+    _not_another(document, "an operator")
     kind = document.data.get("operator", "generic")
     if kind == "generic":
         return document.validate(Operator)
@@ -73,6 +79,14 @@ def _operator(document: Document) -> Operator:
         return named.to_operator()
     except RuleError as faults:
         raise document.refused(faults.faults) from None
+
+
+def _not_another(document: Document, wanted: str) -> None:
+    """SpecError for a file of another kind, where its keys tell which."""
+    marks = {"a plan": "schema_version", "a machine": "memories", "an operator": "operator"}
+    for kind, mark in marks.items():
+        if kind != wanted and mark in document.data and marks[wanted] not in document.data:
+            raise SpecError(f"this is {kind}, not {wanted}", document.location((mark,), key=True))
 
 
 def machine_schema() -> dict[str, Any]:

@@ -62,7 +62,8 @@ def conflicts(problem: Problem) -> tuple[str, ...]:
     """Demands of the user each of which, left out on its own, would let a plan exist; all of them if none alone does."""
     demands = _demands(problem.operator.constraints)
     guilty = [text for text, rest in demands if _has_plan(problem, rest)]
-    return tuple(guilty or (text for text, _ in demands))
+    found = guilty or [text for text, _ in demands]
+    return tuple([*found, "tiles: divisors"] if problem.divisors else found)
 
 
 def _demands(constraints: Constraints) -> list[tuple[str, Constraints]]:

@@ -64,6 +64,8 @@ def solve(
 
     Raises SpecError if operator, machine or an argument is wrong; InternalError if the planner is.
     """
+    _check_kind(operator, Operator, "operator")
+    _check_kind(machine, Machine, "machine")
     _check_arguments(objective, tiles, time_limit_s, workers)
     check_against(operator, machine)
     started = time.monotonic()
@@ -74,6 +76,11 @@ def solve(
     search = Search(problem, started, time_limit_s, seed, workers or 1, progress)
     plan = search.run(objective)
     return replace(plan, statistics=Statistics(time.monotonic() - started, search.calls, search.known.size))
+
+
+def _check_kind(given: object, kind: type, name: str) -> None:
+    if not isinstance(given, kind):
+        raise SpecError(f"{name} is a {type(given).__name__}; make one by load_{name}(path) or {name}_from_dict(data)")
 
 
 def _check_arguments(objective: str, tiles: str, time_limit_s: float | None, workers: int | None) -> None:

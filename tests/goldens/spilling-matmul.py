@@ -126,8 +126,6 @@ def matmul(input, weight, bias):
 
 def plain(input, weight, bias):
     """The operator on whole tensors, without tiles or buffers."""
-    input = np.pad(input, [(0, 0), (0, 0)], constant_values=0)
-    weight = np.pad(weight, [(0, 0), (0, 0)], constant_values=0)
     acc = np.full((5, 6), 0, np.int32)
     acc[...] = window(bias, [0], [1], [(0, {'n': 1})], {'n': (0, 6)})[None, :]
     x0 = window(input, [0, 0], [1, 1], [(0, {'m': 1}), (0, {'k': 1})], {'m': (0, 5), 'k': (0, 7)}).astype(np.float64)
@@ -141,7 +139,7 @@ if __name__ == "__main__":
     random = np.random.default_rng(0)
     input = random.integers(-128, 127, (5, 7), np.int8, endpoint=True)
     weight = random.integers(-128, 127, (7, 6), np.int8, endpoint=True)
-    bias = random.integers(-2147483648, 2147483647, (6,), np.int32, endpoint=True)
+    bias = random.integers(-14450, 14450, (6,), np.int32, endpoint=True)
     expected = plain(input, weight, bias)
     actual = matmul(input, weight, bias)
     different = int((actual != expected).sum())

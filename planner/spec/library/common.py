@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from operator import index as as_int
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from planner.errors import SpecError
-from planner.spec.complaints import Fault, RuleError, faults_of
+from planner.spec.complaints import Fault, RuleError, faults_of, shown
 from planner.spec.operator import Constraints, DType, Epilogue, Extent, Operator
 
 Part = tuple[int, str]
@@ -32,6 +32,13 @@ class Tensor(Spec):
     shape: tuple[Extent, ...] = Field(min_length=1)
     dtype: DType = "int8"
     layout: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mapping(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            raise ValueError(f"should be a mapping; write {{shape: {shown(cast('object', value))}}}")
+        return value
 
 
 class BiasTensor(Spec):
@@ -82,6 +89,19 @@ class Named(Spec, ABC):
         return tuple(path) if path and path[0] in ("epilogue", "constraints") else ("operator",)
 
 
+def _all_or_each(times: int, each: str) -> Callable[[Any], Any]:
+    """A validator: one integer stands for all; a list has to have as many as there are."""
+
+    def validate(value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return (value,) * times
+        if isinstance(value, list | tuple) and (count := len(cast("Sequence[Any]", value))) != times:
+            raise ValueError(f"has {count} entries; give one for all, or {times}: {each}")
+        return cast("Any", value)
+
+    return validate
+
+
 Pads = Annotated[
     tuple[
         Annotated[int, Field(strict=True, ge=0)],
@@ -89,9 +109,16 @@ Pads = Annotated[
         Annotated[int, Field(strict=True, ge=0)],
         Annotated[int, Field(strict=True, ge=0)],
     ],
-    Field(description="top, left, bottom, right, as ONNX orders them"),
+    BeforeValidator(
+        _all_or_each(4, "top, left, bottom, right"), json_schema_input_type=int | tuple[int, int, int, int]
+    ),
+    Field(description="top, left, bottom, right, as ONNX orders them; or one for all"),
 ]
-Pair = Annotated[tuple[Extent, Extent], Field(description="along height, along width")]
+Pair = Annotated[
+    tuple[Extent, Extent],
+    BeforeValidator(_all_or_each(2, "along height, along width"), json_schema_input_type=int | tuple[int, int]),
+    Field(description="along height, along width; or one for both"),
+]
 
 
 class Windowed(Named, ABC):
@@ -130,6 +157,8 @@ def default_accumulate(dtype: DType) -> DType:
 def layout_of(field: str, tensor: Tensor | OutputTensor, letters: str) -> str:
     """The order of a tensor's axes. RuleError if it is not an order of the letters."""
     layout = tensor.layout or letters
+    if sorted(layout) != sorted(letters) and sorted(layout.upper()) == sorted(letters):
+        raise RuleError(Fault((field,), f"{field}: layout {layout!r} is no order of the axes; write {layout.upper()}"))
     if any(ch.isdigit() or ch.islower() for ch in layout):
         why = f"{field}: layout {layout!r} is blocked, and blocked layouts are not supported; use an order of {letters}"
         raise RuleError(Fault((field,), why))
