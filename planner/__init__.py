@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         matmul,
         max_pool2d,
     )
-    from planner.spec.load import load_machine, load_operator
+    from planner.spec.load import load_machine, load_operator, machine_from_dict, operator_from_dict
     from planner.spec.machine import Compute, Machine, Memory
     from planner.spec.operator import Constraints, Epilogue, Operand, Operator, Requantise, TileRule
     from planner.tiling.solve import Progress, solve

@@ -17,7 +17,7 @@ from planner.plan_file import write_whole
 
 PUBLIC = """Compute Constraints Epilogue InternalError Machine Memory Operand Operator Plan PlannerError Progress Requantise
 SpecError TileRule Verification VerificationError __version__ add avg_pool2d batch_matmul conv2d dense depthwise_conv2d
-load_machine load_operator load_plan matmul max_pool2d solve""".split()
+load_machine load_operator load_plan machine_from_dict matmul max_pool2d operator_from_dict solve""".split()
 
 
 def test_public_names() -> None:
