@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from conftest import machine
 
 import planner
-from planner import Operator
+from planner import Operator, SpecError
 
 
 def test_a_full_hd_picture() -> None:
@@ -33,3 +34,10 @@ def test_a_million_samples() -> None:
     assert plan.status in ("optimal", "feasible")
     assert plan.gap is not None and plan.gap < 0.01
     plan.verify()
+
+
+@pytest.mark.parametrize("extent", [10**10 + 1, 10**18, 2**200])
+def test_extents_beyond_counting(extent: int) -> None:
+    """Refused at once, with the dim, its extent and the limit."""
+    with pytest.raises(SpecError, match=rf"dim m .* has {extent} points, and the solver takes 10000000000"):
+        planner.solve(planner.matmul(extent, 2, 2), machine("forum"))

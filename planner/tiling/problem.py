@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.errors import SpecError
 from planner.spec.machine import Machine, Memory
 from planner.spec.operator import Operand, Operator, TileRule
 
@@ -85,8 +86,20 @@ class Problem:
         return tuple(b for b in self.buffers if b.memory == memory)
 
 
+LONGEST_EXTENT = 10**10
+"""Points of one dim: its sensible tile sizes are about twice the square root of that."""
+
+
 def build_problem(operator: Operator, machine: Machine, *, divisors: bool) -> Problem:
-    """Collect buffers, components and the user's rules. The specs must have passed `check_against`."""
+    """Collect buffers, components and the user's rules. The specs must have passed `check_against`.
+
+    SpecError for an extent whose tile sizes are too many to look at.
+    """
+    for dim, extent in operator.dims.items():
+        if extent > LONGEST_EXTENT:
+            raise SpecError(
+                f"dim {dim} of {operator.name} has {extent} points, and the solver takes {LONGEST_EXTENT}; split it"
+            )
     extents = {d: n for d, n in operator.dims.items() if n > 1}
     buffers: list[Buffer] = []
     for name, operand in operator.operands.items():
