@@ -9,6 +9,7 @@ import keyword
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 
 from planner.emit.epilogue import finished, neutral, reach
 from planner.emit.names import Names, ascii_spelled, words
@@ -21,7 +22,7 @@ from planner.spec.operator import Operator
 _OWN = (
     "T I Plain tvm np range schedule sch compute finish init accumulator main limits random results module output plain"
 )
-RESERVED = frozenset([*keyword.kwlist, *_OWN.split(), "planned", "different"])
+RESERVED = frozenset([*keyword.kwlist, *_OWN.split(), "planned", "different", "kernel"])
 """Names that Python, or the emitted text itself, takes."""
 
 
@@ -50,6 +51,7 @@ class _Emitter:
         self.dims = {d: self.names.new(d, ("", *(f"_{level}" for level in range(64)), "_v")) for d in operator.dims}
         self.entries = list(_spine(self.kernel.body))
         self._refuse()
+        self._refuse_tails()
         self._refuse_overruns()
         self.loops = []
 
@@ -62,11 +64,41 @@ class _Emitter:
                 reductions += entry.dim in operator.reduction_dims
                 continue
             buffer = self.kernel.buffer(entry.buffer)
-            if reductions and operator.operands[buffer.operand].role in ("output", "bias"):
+            role = operator.operands[buffer.operand].role
+            if reductions and role == "output":
                 raise SpecError(
-                    f"{entry.buffer} is inside of a reduction loop: its partial sums leave and come back, which no primitive of "
-                    "TVM's schedules does; use target tvmscript or c, or solve with --no-spill"
+                    f"{entry.buffer} is inside of a reduction loop: its partial sums leave and come back, which TVM's schedules "
+                    "do not say; use target tvmscript or c, or solve with --no-spill"
                 )
+            if reductions and role == "bias":
+                raise SpecError(
+                    f"{entry.buffer} is filled inside of a reduction loop, and TVM starts its accumulators outside; use target "
+                    "tvmscript or c, or put it further out with --order"
+                )
+
+    def _refuse_tails(self) -> None:
+        """SpecError for tails of which TVM takes more than there is: within tiles, and in windows under several loops."""
+        tiles = {d: [n] for d, n in self.kernel.operator.dims.items()}
+        for entry in self.entries:
+            if isinstance(entry, For) and entry.tile < tiles[entry.dim][-1]:
+                tiles[entry.dim].append(entry.tile)
+        tails = {d: [inner for outer, inner in pairwise(sizes) if outer % inner] for d, sizes in tiles.items()}
+        for d, sizes in tiles.items():
+            for outer, inner in pairwise(sizes[1:]):
+                if outer % inner:
+                    self._refuse_tail(d, inner, f"a tile of {outer} around it")
+        for operand in self.kernel.operator.operands.values():
+            for axis in operand.index:
+                loops = sum(len(tiles[d]) - 1 for d in axis.dims)
+                for d in axis.dims if len(axis.dims) > 1 and loops > 1 else ():
+                    if tails[d]:
+                        self._refuse_tail(d, tails[d][0], f"what it divides, in the window {axis} under {loops} loops")
+
+    def _refuse_tail(self, dim: str, tile: int, around: str) -> None:
+        raise SpecError(
+            f"the tile {tile} of {dim} does not divide {around}, and TVM's schedule would compute and allocate more than the "
+            "tile; use target tvmscript or c, or solve with --tiles divisors"
+        )
 
     def _refuse_overruns(self) -> None:
         """SpecError if TVM needs more of a scope than there is: it rounds ragged tiles within tiles up, and takes dense boxes."""
@@ -79,6 +111,8 @@ class _Emitter:
             for axis in operand.index:
                 low, high = reach(operator, axis)
                 elements *= min(sum(abs(a) * (span[d] - 1) for d, a in axis.terms) + 1, high - low + 1)
+            if not self._above()[b.name]:  # outside of all loops TVM copies all, read or not
+                elements = max(elements, prod(operand.shape))
             needed[b.memory] += elements * b.slot_bytes
         for arena in self.kernel.arenas:
             if needed[arena.memory] > arena.capacity_bytes:
@@ -346,7 +380,10 @@ class _Emitter:
         yield "    results = []"
         yield "    for module in (Plain, schedule().mod):"
         yield f"        output = tvm.runtime.tensor(np.zeros({shape}, np.{dtype}))"
-        yield f'        tvm.compile(module, target="llvm")["{self.function}"]({arguments}, output)'
+        yield "        # TVM 0.27 may give two buffers of one local scope the same place."
+        yield '        with tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):'
+        yield f'            kernel = tvm.compile(module, target="llvm")["{self.function}"]'
+        yield f"        kernel({arguments}, output)"
         yield "        results.append(output.numpy())"
         yield "    plain, planned = results"
         if dtype.startswith("float"):

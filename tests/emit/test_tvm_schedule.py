@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -37,9 +36,9 @@ def run(mod: Any, plan: Plan) -> None:
     expected = reference(plan.operator, inputs)
     output = tvm.runtime.tensor(np.zeros(expected.shape, expected.dtype))
     (name,) = [v.name_hint for v in mod.get_global_vars()]
-    tvm.compile(mod, target="llvm")[name](
-        *[tvm.runtime.tensor(np.ascontiguousarray(v)) for v in inputs.values()], output
-    )
+    with tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
+        kernel = tvm.compile(mod, target="llvm")[name]
+    kernel(*[tvm.runtime.tensor(np.ascontiguousarray(v)) for v in inputs.values()], output)
     assert_equal(plan, output.numpy(), expected)
 
 
@@ -70,9 +69,8 @@ def test_operators(kind: str, depth: int, tmp_path: Path) -> None:
     try:
         plan.emit("tvm-schedule")
     except SpecError as error:
-        assert "rounds a tile that does not divide the tile around it up" in str(error)
-        roomy = machine(depth, copies=False, kib=1.75)
-        plan = dataclasses.replace(plan, machine=roomy)
+        assert "tvmscript or c, or" in str(error)
+        plan = planner.solve(operator, machine(depth, copies=False, kib=4))
     mod = loaded(plan, tmp_path).schedule().mod
     run(mod, plan)
     assert_fits(mod, plan)
