@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -269,6 +270,8 @@ def _demanding(operator: Operator, rules: list[str], order: str | None, no_spill
 def main() -> NoReturn:
     """Entry point: every failure is one message and an exit status, never a traceback."""
     signal.signal(signal.SIGINT, _interrupted)
+    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+        reconfigure(errors="backslashreplace")  # names may be in any script, a terminal in one
     try:
         app()
         code = 0
@@ -278,6 +281,8 @@ def main() -> NoReturn:
         code = _fail(f"error: {error}", EXIT_INPUT)
     except VerificationError as error:
         code = _fail(f"verification failed: {error}", EXIT_BUG)
+    except OSError as error:
+        code = _fail(f"error: cannot write the output: {error.strerror or error}", EXIT_INPUT)
     except Exception as error:
         code = _bug(error)
     sys.exit(code)
@@ -285,6 +290,10 @@ def main() -> NoReturn:
 
 def _interrupted(number: int, frame: object) -> NoReturn:
     del number, frame
+    if (plan_file := sys.modules.get("planner.plan_file")) is not None:
+        for aside in tuple(plan_file.unfinished):
+            with contextlib.suppress(OSError):
+                os.unlink(aside)
     _fail("interrupted", EXIT_INTERRUPT)
     sys.stderr.flush()
     os._exit(EXIT_INTERRUPT)  # at once: a solver thread would keep the process alive until it is done

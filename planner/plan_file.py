@@ -16,6 +16,7 @@ from planner.plan import SCHEMA_VERSION, Attach, Link, Loop, NestEntry, Objectiv
 from planner.spec.load import Document
 from planner.spec.machine import Machine
 from planner.spec.operator import Operator
+from planner.spec.validate import check_against
 
 
 class _Part(BaseModel):
@@ -146,6 +147,7 @@ def from_json(text: str, name: str = "plan") -> Plan:
         conflicts=file.conflicts,
         ties_proved=file.ties_proved,
     )
+    check_against(plan.operator, plan.machine)
     _check_names(document, plan)
     for operand, traffic in file.traffic.items():
         if operand not in plan.traffic or plan.traffic[operand] != _known(traffic):
@@ -198,12 +200,21 @@ def load_plan(path: str | Path) -> Plan:
     return from_json(text, str(path))
 
 
+unfinished: set[str] = set()
+"""Files that are being written aside: an interrupt that ends the process at once removes them."""
+
+
 def write_whole(path: str | Path, text: str) -> None:
     """Write a file aside and rename it into place, so that it is never seen half-written. SpecError if it cannot be."""
-    target = Path(path)
+    # Behind a link lies what is to be written; a pipe or a device is written to, never replaced.
+    target = Path(os.path.realpath(path))
     aside: str | None = None
     try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_text(text, "utf-8")
+            return
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        unfinished.add(aside)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -218,6 +229,7 @@ def write_whole(path: str | Path, text: str) -> None:
     finally:
         if aside is not None and os.path.exists(aside):
             os.unlink(aside)
+        unfinished.discard(aside or "")
 
 
 def make_directory(path: str | Path) -> Path:

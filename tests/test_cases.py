@@ -81,7 +81,7 @@ def test_07_sizes_do_not_wrap() -> None:
     assert parse_size("512 MiB") == 2**29
     assert parse_size("4GiB") == 2**32
     assert parse_size("2097152b") == 2**18
-    # 669141632 B in one tile: 163365.6 KiB of int8 factors and an int32 result.
+    # 402653184 B in one tile: int8 factors and an int32 result.
     operator = planner.matmul(8192, 8192, 8192, output_dtype="int8")
     plan = planner.solve(operator, machine("cases/07-large"))
     assert (plan.status, plan.transfers) == ("optimal", 3)
@@ -134,7 +134,7 @@ def test_13_a_dilated_window() -> None:
 
 def test_14_stride_3_and_one_sided_padding() -> None:
     operator = _case("14-stride-3-pad-left")
-    assert operator.dims["p"], operator.dims["q"] == (23, 5)
+    assert (operator.dims["p"], operator.dims["q"]) == (23, 5)
     _proved(operator, machine("three-scopes-4k"))
 
 

@@ -108,3 +108,20 @@ def test_demands_that_exclude_each_other() -> None:
     refused = planner.solve(planner.matmul(8, 8, 8, constraints=demands), scopes(64, 64, 256))
     assert refused.status == "infeasible"
     assert len(refused.conflicts) == 3
+
+
+def test_writing_to_what_is_no_file(tmp_path: Path) -> None:
+    """A link stays a link, and a device is written to, not replaced."""
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    write_whole(tmp_path / "link.txt", "new")
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "real.txt").read_text() == "new"
+    write_whole("/dev/null", "nothing")
+    assert not Path("/dev/null").is_file()
+    with pytest.raises(SpecError, match="cannot write"):
+        write_whole("/dev/full", "too much")
+
+
+def test_seeds_beyond_the_solver() -> None:
+    with pytest.raises(SpecError, match="seed 2147483648 is out of range"):
+        planner.solve(planner.matmul(2, 2, 2), machine("forum"), seed=2**31)

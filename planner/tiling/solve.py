@@ -67,6 +67,8 @@ def solve(
     _check_kind(operator, Operator, "operator")
     _check_kind(machine, Machine, "machine")
     _check_arguments(objective, tiles, time_limit_s, workers)
+    if not 0 <= seed < 2**31:
+        raise SpecError(f"seed {seed} is out of range; give 0 to {2**31 - 1}")
     check_against(operator, machine)
     started = time.monotonic()
     problem = build_problem(operator, machine, divisors=tiles == "divisors")
