@@ -17,7 +17,9 @@ from planner.nest.arithmetic import neutral
 from planner.nest.reference import random_inputs, reference, sums
 from planner.plan import Loop
 
-ir: Any = pytest.importorskip("mlir.ir", reason="MLIR's bindings are not installed: pip install 'scope-planner[mlir]'")
+ir: Any = pytest.importorskip(
+    "mlir.ir", exc_type=ImportError, reason="MLIR's bindings are not installed: pip install 'scope-planner[mlir]'"
+)
 LOWERING = "convert-scf-to-cf,convert-math-to-llvm,expand-strided-metadata,convert-to-llvm,reconcile-unrealized-casts"
 
 
