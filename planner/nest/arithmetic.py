@@ -14,6 +14,8 @@ from planner.spec.operator import Operator
 Array = NDArray[Any]
 EXACT_FLOAT = 2**53
 """Integers below this are exact in float64, so that sums of products may run on BLAS."""
+SLAB_ELEMENTS = 1 << 22
+"""Elements of 8 B that one step may copy, whatever the tile."""
 
 
 FLOAT_TOLERANCE = 1e-5
@@ -54,8 +56,24 @@ def reduce_tile(operator: Operator, factors: Sequence[tuple[Sequence[str], Array
     One axis a dim of `result`, of length 1 for a dim that no factor has: the reduction is the same all along it.
     """
     found = {d for dims, _ in factors for d in dims}
-    reduced = _reduce(operator, factors, [d for d in result if d in found])
+    reduced = _in_slabs(operator, factors, [d for d in result if d in found])
     return reduced[tuple(slice(None) if d in found else None for d in result)]
+
+
+def _in_slabs(operator: Operator, factors: Sequence[tuple[Sequence[str], Array]], result: Sequence[str]) -> Array:
+    """`_reduce`, the longest dim of the result halved as long as what is copied on the way is large: windows overlap."""
+    size = {d: n for dims, values in factors for d, n in zip(dims, values.shape, strict=True)}
+    longest = max(result, key=lambda d: size[d], default=None)
+    contracted = operator.reduce == "sum" and operator.combine == "multiply" and len(factors) == 2
+    copied = max(values.size for _, values in factors) if contracted else prod(size.values())
+    if longest is None or size[longest] == 1 or copied <= SLAB_ELEMENTS:
+        return _reduce(operator, factors, result)
+    middle = size[longest] // 2
+    halves: list[Array] = []
+    for part in (slice(0, middle), slice(middle, None)):
+        cut = [(ds, v[tuple(part if d == longest else slice(None) for d in ds)]) for ds, v in factors]
+        halves.append(_in_slabs(operator, cut, result))
+    return np.concatenate(halves, axis=list(result).index(longest))
 
 
 def _reduce(operator: Operator, factors: Sequence[tuple[Sequence[str], Array]], result: Sequence[str]) -> Array:

@@ -6,8 +6,9 @@ buffer dies. A buffer knows of each slot whether it is empty, a value or a resul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, assert_never
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from planner.errors import VerificationError
-from planner.nest.arithmetic import Array, accumulate, finish, neutral, output_dims, reduce_tile
+from planner.nest.arithmetic import SLAB_ELEMENTS, Array, accumulate, finish, neutral, output_dims, reduce_tile
 from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When
 
 POISON = 0xCC
@@ -89,7 +90,7 @@ class _Run:
     partials: Array = field(init=False)
     sums: Array = field(init=False)
     started: NDArray[np.bool_] = field(init=False)
-    finals: NDArray[np.int32] = field(init=False)
+    finals: NDArray[np.bool_] = field(init=False)
     loops: dict[str, For] = field(default_factory=dict[str, For])
     boxes: dict[tuple[str, tuple[int, ...]], _Span] = field(default_factory=dict[tuple[str, tuple[int, ...]], _Span])
     """Boxes at position 0, by operand and the sizes of a tile: most visits have one of a few shapes."""
@@ -112,14 +113,12 @@ class _Run:
         self.partials = np.zeros(output.shape, operator.accumulate)
         self.sums = np.zeros(output.shape, operator.accumulate)
         self.started = np.zeros(output.shape, bool)
-        self.finals = np.zeros(output.shape, np.int32)
+        self.finals = np.zeros(output.shape, bool)
 
     def report(self) -> Report:
-        wrong = np.argwhere(self.finals != 1)
-        if len(wrong):
-            where = tuple(int(i) for i in wrong[0])
-            times = int(self.finals[where])
-            raise VerificationError(f"output element {where} was finally written {times} times; once is right")
+        if not self.finals.all():
+            where = tuple(int(i) for i in np.unravel_index(int(self.finals.argmin()), self.finals.shape))
+            raise VerificationError(f"output element {where} was never finally written; once is right")
         memories: dict[str, list[int]] = {self.kernel.backing: [0, 0], **{a.memory: [0, 0] for a in self.kernel.arenas}}
         for name, moved in self.links.items():
             spec = self.specs[name]
@@ -340,8 +339,10 @@ class _Run:
                 parent.values[target] = live.values[source]
             parent.state[target] = RESULT if final else VALUE
         elif final:
+            if self.finals[_slices(box)].any():
+                raise VerificationError(f"{spec.name} finally writes outputs twice; once is right{self._place()}")
             self.homes[operator.output_name][_slices(box)] = live.results[source]
-            self.finals[_slices(box)] += 1
+            self.finals[_slices(box)] = True
         else:
             self.partials[_slices(box)] = live.values[source]
             self.started[_slices(box)] = True
@@ -408,8 +409,21 @@ class _Run:
         ranges = {d: range(*self._range(d, loop)) for d, loop in live.tile.loops}
         values: Any = live.values[target].copy()
         self.sums[_slices(box)] = values
-        live.results[target] = finish(operator, values, ranges).reshape(values.shape)
+        for part, inside in _parts(output_dims(operator), values.shape, ranges):
+            live.results[target][part] = finish(operator, values[part], inside).reshape(values[part].shape)
         live.state[target] = RESULT
+
+
+def _parts(
+    dims: Sequence[str], shape: Sequence[int], ranges: Mapping[str, range]
+) -> Iterator[tuple[tuple[slice, ...], dict[str, range]]]:
+    """A box of outputs, sliced along its longest axis: an epilogue works on several copies of 8 B an element."""
+    axis = max(range(len(shape)), key=lambda i: shape[i])
+    rows = max(1, SLAB_ELEMENTS * shape[axis] // prod(shape)) if dims[axis] else shape[axis]
+    for start in range(0, shape[axis], rows):
+        piece = slice(start, start + rows)
+        inside = {**ranges, dims[axis]: ranges[dims[axis]][piece]} if dims[axis] else dict(ranges)
+        yield tuple(piece if i == axis else slice(None) for i in range(len(shape))), inside
 
 
 def _drop_singles(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from planner.spec.operator import Operator
 
 Array = NDArray[Any]
+Box = dict[str, tuple[int, int]]
+"""Half-open range of each dim."""
+SLAB_ELEMENTS = 1 << 22
+"""Elements of 8 B that one step of the reference works on: a convolution's windows repeat its input many times over."""
 
 
 def random_inputs(operator: Operator, seed: int = 0) -> dict[str, Array]:
@@ -52,19 +56,51 @@ def reference(operator: Operator, inputs: Mapping[str, Array]) -> Array:
 
 def sums(operator: Operator, inputs: Mapping[str, Array]) -> Array:
     """The accumulators in the output's shape: exact for integers (which wrap at the end), float64 sums for floats."""
-    dims = [d for d in operator.dims]
-    kept = [d for d in dims if d not in operator.reduction_dims]
-    folded = [d for d in dims if d in operator.reduction_dims]
+    total = np.empty(operator.output.shape, operator.accumulate)
+    for box, part in slabs(operator, inputs):
+        total[box] = part
+    return total
+
+
+def slabs(operator: Operator, inputs: Mapping[str, Array]) -> Iterator[tuple[tuple[slice, ...], Array]]:
+    """`sums`, box by box of the output: what is widened to compute one box takes about `SLAB_ELEMENTS` elements at most."""
     spread = {name: _gather(operator, name, values) for name, values in inputs.items()}
-    total = _reduce(operator, spread, kept, folded)
-    if operator.bias_name is not None:
-        bias = spread[operator.bias_name]
-        total = total + _broadcast(bias, kept).astype(total.dtype)
-    total = total.astype(operator.accumulate)
     axes = [next(iter(d for d in index.dims if operator.dims[d] > 1), None) for index in operator.output.index]
+    for box in _boxes(operator, {d: (0, extent) for d, extent in operator.dims.items()}):
+        yield tuple(slice(0, 1) if d is None else slice(*box[d]) for d in axes), _box_sums(operator, spread, axes, box)
+
+
+def _boxes(operator: Operator, box: Box) -> Iterator[Box]:
+    """A box of the iteration space, its longest output dim halved until each part is small enough."""
+    size = {d: high - low for d, (low, high) in box.items()}
+    if operator.reduce == "sum" and operator.combine == "multiply":
+        widened = [o.dims for o in operator.factors.values()] + [operator.output.dims]
+    else:
+        widened = [frozenset(operator.dims)]
+    longest = max((d for d in operator.dims if d not in operator.reduction_dims), key=lambda d: size[d], default=None)
+    if longest is None or size[longest] == 1 or max(prod(size[d] for d in ds) for ds in widened) <= SLAB_ELEMENTS:
+        yield box
+        return
+    low, high = box[longest]
+    for part in ((low, (low + high) // 2), ((low + high) // 2, high)):
+        yield from _boxes(operator, {**box, longest: part})
+
+
+def _box_sums(
+    operator: Operator, spread: Mapping[str, tuple[list[str], Array]], axes: Sequence[str | None], box: Box
+) -> Array:
+    """The accumulators of one box, in the axes of the output."""
+    size = {d: high - low for d, (low, high) in box.items()}
+    kept = [d for d in operator.dims if d not in operator.reduction_dims]
+    folded = [d for d in operator.dims if d in operator.reduction_dims]
+    cut = {name: (dims, values[tuple(slice(*box[d]) for d in dims)]) for name, (dims, values) in spread.items()}
+    total = _reduce(operator, cut, size, kept, folded)
+    if operator.bias_name is not None:
+        total = total + _broadcast(cut[operator.bias_name], kept).astype(total.dtype)
     order = [kept.index(d) for d in axes if d is not None]
     rest = [i for i in range(len(kept)) if i not in order]
-    return total.transpose(order + rest).reshape(operator.output.shape)
+    shape = [1 if d is None else size[d] for d in axes]
+    return total.astype(operator.accumulate).transpose(order + rest).reshape(shape)
 
 
 def _gather(operator: Operator, name: str, values: Array) -> tuple[list[str], Array]:
@@ -95,7 +131,11 @@ def _broadcast(factor: tuple[list[str], Array], dims: list[str]) -> Array:
 
 
 def _reduce(
-    operator: Operator, spread: Mapping[str, tuple[list[str], Array]], kept: list[str], folded: list[str]
+    operator: Operator,
+    spread: Mapping[str, tuple[list[str], Array]],
+    size: Mapping[str, int],
+    kept: list[str],
+    folded: list[str],
 ) -> Array:
     factors = [spread[name] for name in operator.factors]
     floats = operator.accumulate.startswith("float")
@@ -108,7 +148,7 @@ def _reduce(
         present = [letters[d] for d in kept if any(d in names for names, _ in factors)]
         total = np.einsum(*arguments, present, optimize=True)
         total = total[tuple(slice(None) if any(d in names for names, _ in factors) else None for d in kept)]
-        total = np.broadcast_to(total, [operator.dims[d] for d in kept])
+        total = np.broadcast_to(total, [size[d] for d in kept])
         return total if floats else total.astype(np.int64)
     wide = np.float64 if floats else np.int64
     combined: Array | None = None
@@ -116,7 +156,7 @@ def _reduce(
         each = _broadcast(factor, [*kept, *folded]).astype(wide)
         combined = each if combined is None else (combined + each if operator.combine == "add" else combined * each)
     assert combined is not None
-    whole = np.broadcast_to(combined, [operator.dims[d] for d in (*kept, *folded)])
+    whole = np.broadcast_to(combined, [size[d] for d in (*kept, *folded)])
     axes = tuple(range(len(kept), len(kept) + len(folded)))
     return whole.max(axis=axes) if operator.reduce == "max" else whole.sum(axis=axes)
 
@@ -132,13 +172,15 @@ def _exact(operator: Operator) -> bool:
     return bound < 2**53
 
 
-def epilogue(operator: Operator, finished: Array) -> Array:
-    """Accumulators in the output's shape to the output: average, requantise, ReLU, clip, saturate."""
+def epilogue(operator: Operator, finished: Array, box: tuple[slice, ...] | None = None) -> Array:
+    """Accumulators of the output, or of a box of it, to results: average, requantise, ReLU, clip, saturate."""
     steps, dtype = operator.epilogue, operator.output.dtype
     floats = operator.accumulate.startswith("float")
     work = finished if floats else finished.astype(np.int64)
     if steps.average is not None:
         points = _points(operator)
+        if box is not None and points.ndim:
+            points = points[tuple(s if n > 1 else slice(None) for s, n in zip(box, points.shape, strict=True))]
         if floats:
             work = (work / points).astype(finished.dtype)
         else:

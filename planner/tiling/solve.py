@@ -29,6 +29,8 @@ from planner.tiling.model import LARGEST, Choice, Model, Outcome, Settings, Stag
 from planner.tiling.problem import Problem, build_problem, initial_values
 from planner.tiling.realise import realise
 
+LEAST_S = 0.005
+"""Less time than this is not worth building a model for."""
 TIE_EFFORT, TIE_ROUNDS = 4.0, 20
 """Deterministic seconds of one solve, and rounds of model and exact count, that a part of the tie-break may take. Past
 them the best plan found stands and says that it is not proved the best of its equals."""
@@ -241,7 +243,7 @@ class Search:
         if self.time_limit_s is None:
             return Settings(seed=self.seed)
         left = self.time_limit_s - (time.monotonic() - self.started)
-        return Settings(time_limit_s=max(min(left, share * self.time_limit_s), 0.01), seed=self.seed)
+        return Settings(time_limit_s=min(left, share * self.time_limit_s), seed=self.seed)
 
     def _minimise(
         self,
@@ -265,10 +267,10 @@ class Search:
             limits[stage] = best[0] - 1
             hint = start
         while True:
+            if (left := self._rest(settings, began)).time_limit_s is not None and left.time_limit_s <= LEAST_S:
+                return _stopped(best, at_least)
             model = Model(self.problem, self.known.values, buffers, limits, self.known.box_cuts, fixed)
-            outcome = model.minimise(
-                stage, self._rest(settings, began), at_least=at_least, hint=hint, progress=self._watch(stage, best)
-            )
+            outcome = model.minimise(stage, left, at_least=at_least, hint=hint, progress=self._watch(stage, best))
             self.calls += 1
             rounds = None if rounds is None else rounds - 1
             if outcome.choice is None or outcome.bound is None:
@@ -291,7 +293,7 @@ class Search:
     def _rest(self, settings: Settings, began: float) -> Settings:
         if settings.time_limit_s is None:
             return settings
-        return replace(settings, time_limit_s=max(settings.time_limit_s - (time.monotonic() - began), 0.01))
+        return replace(settings, time_limit_s=settings.time_limit_s - (time.monotonic() - began))
 
     def _watch(self, stage: Stage, best: tuple[int, Choice] | None) -> Callable[[int | None, int], None] | None:
         report = self.progress

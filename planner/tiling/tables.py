@@ -224,6 +224,16 @@ def _clipped_at_most(axis: Axis, a: int, d: int, extent: int, short: int) -> int
     return int(np.maximum(0, -places).sum() + np.maximum(0, places - axis.size + 1).sum())
 
 
+def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each value once. Marks are faster than sorting, and indices lie close together."""
+    low, high = int(values.min()), int(values.max())
+    if high - low > 4 * values.size:
+        return np.unique(values)
+    marks = np.zeros(high - low + 1, bool)
+    marks[values - low] = True
+    return np.flatnonzero(marks) + low
+
+
 def touched_points(component: Component, extents: Sequence[int]) -> int:
     """Points that are read at all: each is fetched at least once."""
     points = 1
@@ -231,6 +241,6 @@ def touched_points(component: Component, extents: Sequence[int]) -> int:
         reached = np.full(1, axis.offset, np.int64)
         for dim, a in axis.terms:
             extent = extents[component.dims.index(dim)]
-            reached = np.unique(reached[:, None] + a * np.arange(extent)[None, :])
+            reached = _distinct((reached[:, None] + a * np.arange(extent)[None, :]).ravel())
         points *= int(np.count_nonzero((reached >= 0) & (reached < axis.size)))
     return points

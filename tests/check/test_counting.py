@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -77,15 +76,13 @@ def test_a_bias_is_read_on_first_visits_only() -> None:
 
 
 def test_nests_of_a_million_visits_and_more() -> None:
-    """Sixteen million combinations of tied tiles, each a visit: counted in a bounded time and memory."""
-    started = time.perf_counter()
+    """Sixteen million combinations of tied tiles, each a visit."""
     slots, points = _axis("p + r", 8191, {"p": 4096, "r": 4096}, Loop("p", 1), Loop("r", 1))
     assert (slots, points) == (1, 4096 * 4096)
-    assert time.perf_counter() - started < 20
 
 
-def test_a_million_visits_of_independent_dims_take_no_time() -> None:
-    started = time.perf_counter()
+def test_more_visits_than_could_be_walked_through() -> None:
+    """Of independent dims, each is counted by itself."""
     operator = planner.matmul(10**6, 10**6, 10**6)
     loops = [Loop(d, t) for d in "mnk" for t in (999, 10)]
     nest = [*loops, *(Attach(n, "scope") for n in ("input", "weight", "output"))]
@@ -93,4 +90,3 @@ def test_a_million_visits_of_independent_dims_take_no_time() -> None:
     # 10^6 = 1001 * 999 + 1: 1001 times 99 pieces of 10 and one of 9, and one piece of 1.
     pieces = 1001 * 100 + 1
     assert links[0].read_bytes == 10**12 * pieces
-    assert time.perf_counter() - started < 1
