@@ -72,6 +72,10 @@ def _problems(plan: Plan) -> Iterator[str]:
     if plan.status in ("infeasible", "unknown"):
         if plan.nest or plan.buffers or plan.links:
             yield f"status is {plan.status}, yet there is a nest"
+        yield from _shortage_problems(plan)
+        return
+    if not plan.nest:
+        yield f"status is {plan.status}, yet there is no nest"
         return
     broken = list(_nest_problems(plan))
     yield from broken
@@ -82,6 +86,33 @@ def _problems(plan: Plan) -> Iterator[str]:
     yield from _link_problems(plan)
     yield from _constraint_problems(plan)
     yield from _objective_problems(plan)
+
+
+def _shortage_problems(plan: Plan) -> Iterator[str]:
+    """What is infeasible says why: a scope with too little for one point of each operand at least, or the user's demands."""
+    if plan.objective.value is not None:
+        yield f"status is {plan.status}, yet the objective has value {plan.objective.value}"
+    if plan.status == "infeasible" and not plan.shortages and not plan.conflicts:
+        yield "status is infeasible, yet no scope is short and no demands exclude each other"
+    for short in plan.shortages:
+        scope = next((m for m in plan.machine.scopes if m.name == short.memory), None)
+        if scope is None:
+            yield f"shortage in {short.memory}, which is no scope"
+            continue
+        if short.capacity_bytes != scope.capacity:
+            yield f"shortage in {short.memory} says capacity {short.capacity_bytes}; the machine says {scope.capacity}"
+        if short.needed_bytes <= short.capacity_bytes:
+            yield f"shortage in {short.memory}: {short.needed_bytes} B needed, and it has {short.capacity_bytes}"
+        if sum(short.smallest_tiles.values()) > short.needed_bytes:
+            yield f"shortage in {short.memory}: its smallest tiles add up to more than the {short.needed_bytes} B needed"
+        held = [n for n, o in plan.operator.operands.items() if scope in plan.machine.path(n, o)]
+        if sorted(held) != sorted(short.smallest_tiles):
+            yield f"shortage in {short.memory} lists tiles of {sorted(short.smallest_tiles)}; it holds {sorted(held)}"
+            continue
+        copies = 2 if scope.double_buffered else 1
+        for name, size in short.smallest_tiles.items():
+            if size < (least := copies * plan.operator.buffer_element_bytes(name)):
+                yield f"shortage in {short.memory}: {name} takes {size} B, and one element takes {least}"
 
 
 def _nest_problems(plan: Plan) -> Iterator[str]:

@@ -48,6 +48,14 @@ TileRules = Annotated[
     ),
 ]
 
+TileSizes = Annotated[str, typer.Option(help="ragged: every integer size; divisors: dividing ones only.")]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(help="Seconds; then the best plan so far, with its bound. Without it, until the plan is proved."),
+]
+Order = Annotated[str | None, typer.Option(help="Attach points OPERAND@MEMORY,... outermost first.")]
+NoSpill = Annotated[bool, typer.Option("--no-spill", help="Partial sums may not leave a scope and come back.")]
+
 
 @app.callback(invoke_without_command=True)
 def _main(
@@ -65,17 +73,13 @@ def solve(
     operator: OperatorFile,
     machine: MachineFile,
     objective: Annotated[str, typer.Option(help="What to minimise.")] = "traffic",
-    tiles: Annotated[str, typer.Option(help="ragged: every integer size; divisors: dividing ones only.")] = "ragged",
-    time_limit: Annotated[
-        float | None, typer.Option(help="Seconds; then the best plan so far, with its bound.")
-    ] = None,
+    tiles: TileSizes = "ragged",
+    time_limit: TimeLimit = None,
     workers: Annotated[int | None, typer.Option(help="Threads. The plan does not depend on it.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the solver's search.")] = 0,
     tile: TileRules = None,
-    order: Annotated[str | None, typer.Option(help="Attach points OPERAND@MEMORY,... outermost first.")] = None,
-    no_spill: Annotated[
-        bool, typer.Option("--no-spill", help="Partial sums may not leave a scope and come back.")
-    ] = False,
+    order: Order = None,
+    no_spill: NoSpill = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan file instead of the report.")] = False,
     output: Output = None,
 ) -> None:
@@ -139,14 +143,23 @@ def emit(
 def explain(
     source: Annotated[str, typer.Argument(metavar="PLAN|OPERATOR", help="Plan file, or operator file with --machine.")],
     machine: Annotated[str | None, typer.Option("--machine", "-m", help="Machine file: solve first.")] = None,
+    tiles: TileSizes = "ragged",
+    time_limit: TimeLimit = None,
+    tile: TileRules = None,
+    order: Order = None,
+    no_spill: NoSpill = False,
 ) -> None:
-    """Say why a plan is as it is, or why there is none."""
+    """Say why a plan is as it is, or why there is none. The options are for solving first, with --machine."""
     from planner.report import explain_text
 
     if machine is None:
+        if tiles != "ragged" or time_limit is not None or tile or order is not None or no_spill:
+            raise SpecError("demands and limits are for solving; give an operator and --machine, or a plan alone")
         plan = _plan(source)
+        plan.check()
     else:
-        plan = _solve(_operator(source), _machine(machine), "traffic", "ragged", None, None, 0)
+        loaded = _demanding(_operator(source), tile or [], order, no_spill)
+        plan = _solve(loaded, _machine(machine), "traffic", tiles, time_limit, None, 0)
     print(explain_text(plan))
     raise typer.Exit(EXIT_OF_STATUS[plan.status])
 
@@ -264,7 +277,7 @@ def _demanding(operator: Operator, rules: list[str], order: str | None, no_spill
         demands["order"] = [part.strip() for part in order.split(",")]
     if no_spill:
         demands["spill"] = False
-    return checked(Operator, data)
+    return checked(Operator, data).written_at(operator.origin)
 
 
 def main() -> NoReturn:

@@ -140,6 +140,7 @@ class Plan:
 
     @property
     def total_traffic_bytes(self) -> int:
+        """Bytes from and to the backing store, over all operands; 0 without a nest (see `status`)."""
         return sum(t.read_bytes + t.written_bytes for t in self.traffic.values())
 
     @property

@@ -120,6 +120,41 @@ def test_failed_verification(tmp_path: Path) -> None:
     assert "capacity" in done.stderr
 
 
+def test_a_tampered_plan_is_not_explained(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    run("solve", *FORUM, "-o", str(plan))
+    data = json.loads(plan.read_text())
+    data["buffers"].pop()
+    plan.write_text(json.dumps(data))
+    done = run("explain", str(plan))
+    assert done.returncode == 1
+    assert "verification failed" in done.stderr
+
+
+def test_no_answer_within_the_time_limit() -> None:
+    """Demands leave no plan that would be at hand without searching."""
+    done = run("solve", *FORUM, "--time-limit", "1e-9", "--tile", "k%3")
+    assert done.returncode == 4
+    assert "no plan within the time limit; nothing is proved" in done.stdout
+
+
+def test_explain_takes_demands() -> None:
+    done = run(
+        "explain",
+        *FORUM,
+        "--tile",
+        "acc_buffer:p=112",
+        "--tile",
+        "acc_buffer:q=64",
+        "--tile",
+        "acc_buffer:k=16",
+        "--tile",
+        "acc_buffer:n=2",
+    )
+    assert done.returncode == 3
+    assert "acc_buffer: its smallest tiles need" in done.stdout
+
+
 def test_time_limit_and_progress() -> None:
     arguments = [str(SPECS / "operators/cases/27-huge.yaml"), "-m", str(SPECS / "machines/forum.yaml")]
     done = run("solve", *arguments, "--time-limit", "4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from conftest import one_scope, scopes
@@ -253,3 +254,27 @@ def test_scopes_are_poisoned() -> None:
     kernel = _drop(Load, "input")(lower(plan))
     with pytest.raises(VerificationError, match="holds no such thing"):
         interpret(kernel, random_inputs(plan.operator))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"shortages": ()}, "no scope is short"),
+        ({"status": "optimal"}, "yet there is no nest"),
+        ({"objective": Objective("traffic", 5, 5)}, "yet the objective has value 5"),
+        ({"needed_bytes": 3}, "3 B needed, and it has"),
+        ({"capacity_bytes": 2}, "says capacity 2"),
+        ({"memory": "dram"}, "which is no scope"),
+        ({"smallest_tiles": {"output": 1}}, "one element takes 4"),
+        ({"smallest_tiles": {"input": 4}}, "it holds"),
+        ({"smallest_tiles": {"output": 4096}}, "add up to more"),
+    ],
+)
+def test_a_false_infeasibility_is_found(change: dict[str, Any], words: str) -> None:
+    plan = planner.solve(planner.matmul(4, 4, 4), scopes(1024, 1024, 3))
+    plan.check()
+    parts = {k: v for k, v in change.items() if k not in ("shortages", "status", "objective")}
+    whole = {k: v for k, v in change.items() if k not in parts}
+    broken = replace(plan, shortages=tuple(replace(s, **parts) for s in plan.shortages))
+    with pytest.raises(VerificationError, match=words):
+        replace(broken, **whole).check()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
+from planner.errors import Location, SpecError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
@@ -27,6 +29,17 @@ class Fault:
     path: Path
     message: str
     at_key: bool = True
+
+
+Placed = tuple["Location | None", str]
+"""A complaint, and where it belongs."""
+
+
+def refusal(complaints: Iterable[Placed]) -> SpecError:
+    """All complaints as one error, in the order of each file, each with its place."""
+    ordered = sorted(complaints, key=lambda c: (c[0].line, c[0].column) if c[0] else (0, 0))
+    (first, message), *rest = ordered
+    return SpecError("\n".join([message, *(f"{where}: {text}" if where else text for where, text in rest)]), first)
 
 
 class RuleError(ValueError):

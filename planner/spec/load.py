@@ -6,18 +6,19 @@ written. Nothing that a file may hold escapes as anything but a SpecError.
 
 from __future__ import annotations
 
+import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from planner.errors import Location, SpecError
-from planner.spec.complaints import Fault, RuleError, faults_of, no_such, shown
+from planner.spec.complaints import Fault, Path, RuleError, faults_of, no_such, refusal, shown
 from planner.spec.library import NAMED
 from planner.spec.machine import Machine
 from planner.spec.operator import Operator
+from planner.spec.origin import Origin
 
 M = TypeVar("M", bound=BaseModel)
 LARGEST_FILE_BYTES = 256 << 10
@@ -28,12 +29,12 @@ DEEPEST = 50
 """Nesting beyond this is no spec (or an alias that contains itself)."""
 
 
-def load_machine(path: str | Path) -> Machine:
+def load_machine(path: str | pathlib.Path) -> Machine:
     """The machine described in a YAML or JSON file. SpecError."""
     return _machine(Document.read(path))
 
 
-def load_operator(path: str | Path) -> Operator:
+def load_operator(path: str | pathlib.Path) -> Operator:
     """The operator described in a YAML or JSON file, named or generic, in generic form. SpecError."""
     return _operator(Document.read(path))
 
@@ -60,14 +61,14 @@ def operator_from_dict(data: Mapping[str, Any]) -> Operator:
 
 def _machine(document: Document) -> Machine:
     _not_another(document, "a machine")
-    return document.validate(Machine)
+    return document.validate(Machine).written_at(document.origin())
 
 
 def _operator(document: Document) -> Operator:
     _not_another(document, "an operator")
     kind = document.data.get("operator", "generic")
     if kind == "generic":
-        return document.validate(Operator)
+        return document.validate(Operator).written_at(document.origin())
     known = ["generic", *NAMED]
     if not isinstance(kind, str):
         why = f"operator: {shown(kind)} is no name of an operator; known: {', '.join(known)}"
@@ -76,9 +77,12 @@ def _operator(document: Document) -> Operator:
         raise SpecError(f"operator {no_such('operator', kind, known)}", document.location(("operator",)))
     named = document.validate(NAMED[kind])
     try:
-        return named.to_operator()
+        operator = named.to_operator()
     except RuleError as faults:
         raise document.refused(faults.faults) from None
+    written = document.origin()
+    places = {("operands", name): written.at(*named.written(("operands", name))) for name in operator.operands}
+    return operator.written_at(Origin({**written.places, **{path: where for path, where in places.items() if where}}))
 
 
 def _not_another(document: Document, wanted: str) -> None:
@@ -120,11 +124,11 @@ class Document:
         self.positions = positions
 
     @classmethod
-    def read(cls, path: str | Path) -> Document:
+    def read(cls, path: str | pathlib.Path) -> Document:
         """Read and parse a file whose top level is a mapping. SpecError."""
         name = str(path)
         try:
-            with Path(path).open("rb") as file:
+            with pathlib.Path(path).open("rb") as file:
                 raw = file.read(LARGEST_FILE_BYTES + 1)
         except (OSError, ValueError, TypeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
@@ -166,10 +170,24 @@ class Document:
 
     def refused(self, faults: Iterable[Fault]) -> SpecError:
         """All complaints as one error, in the order of the file, each with its place."""
-        placed = [(self.location(f.path, key=f.at_key), f.message) for f in faults]
-        placed.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
-        (first, message), *rest = placed
-        return SpecError("\n".join([message, *(f"{where}: {text}" if where else text for where, text in rest)]), first)
+        return refusal((self.location(f.path, key=f.at_key), f.message) for f in faults)
+
+    def origin(self) -> Origin:
+        """Where each key and each entry of a list was written."""
+        return Origin(dict(self._places((), self.data)) if self.positions is not None else None)
+
+    def _places(self, path: Path, node: object) -> Iterator[tuple[Path, Location]]:
+        match node:
+            case Mapping():
+                inner = cast("Mapping[str, object]", node).items()
+            case list() | tuple():
+                inner = enumerate(cast("Sequence[object]", node))
+            case _:
+                return
+        for part, value in inner:
+            if (where := self.location((*path, part), key=True)) is not None:
+                yield (*path, part), where
+            yield from self._places((*path, part), value)
 
     def location(self, path: Sequence[int | str], *, key: bool = False) -> Location | None:
         """Where the value (or the key) at a path was written; the nearest thing around it that was."""

@@ -15,7 +15,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from planner.spec.operator import Operand
-from planner.spec.validate import check_machine
+from planner.spec.origin import Written
+from planner.spec.validate import apart, check_machine, unheld
 
 _UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _BITS = ("b", "bit", "bits")
@@ -92,7 +93,7 @@ class Compute(_Spec):
     mac_energy: float = Field(0, ge=0, allow_inf_nan=False, description="pJ per multiply-accumulate.")
 
 
-class Machine(_Spec):
+class Machine(Written):
     """A tree of memories, backing store first, and a compute unit."""
 
     name: str = Field(min_length=1, description="Name of the machine.")
@@ -128,24 +129,19 @@ class Machine(_Spec):
             yield parent
             parent = self.memory(parent).parent
 
+    def holding(self, operand_name: str, operand: Operand) -> tuple[Memory, ...]:
+        """The scopes that hold an operand, in the order of the file."""
+        return tuple(m for m in self.scopes if m.holds is None or operand_name in m.holds or operand.role in m.holds)
+
     def path(self, operand_name: str, operand: Operand) -> tuple[Memory, ...]:
         """The scopes that hold an operand, outermost first, without the backing store.
 
         ValueError if no scope holds it, or if two scopes on different branches do.
         """
-        holding = [m for m in self.scopes if m.holds is None or operand_name in m.holds or operand.role in m.holds]
+        holding = self.holding(operand_name, operand)
         if not holding:
-            held = (
-                "; ".join(f"{m.name} holds {', '.join(m.holds or ('all',))}" for m in self.scopes) or "it has no scopes"
-            )
-            raise ValueError(
-                f"no scope of machine {self.name} holds operand {operand_name} (role {operand.role}): {held}; "
-                f"add {operand.role!r} to the holds of one of them"
-            )
+            raise ValueError(unheld(self, operand_name, operand))
         for outer, inner in pairwise(holding):
             if outer.name not in self.ancestors(inner.name):
-                raise ValueError(
-                    f"operand {operand_name} (role {operand.role}) is held by {outer.name} and by {inner.name}, and neither "
-                    f"lies above the other; take it out of the holds of one of them"
-                )
-        return tuple(holding)
+                raise ValueError(apart(operand_name, operand, outer, inner))
+        return holding

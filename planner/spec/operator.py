@@ -23,6 +23,7 @@ from pydantic import (
 
 from planner.spec.affine import Affine
 from planner.spec.complaints import Fault, RuleError, shown
+from planner.spec.origin import Written
 
 DType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32", "float64"]
 Role = Literal["input", "weight", "bias", "output"]
@@ -148,7 +149,7 @@ class Constraints(_Spec):
     spill: bool = True
 
 
-class Operator(_Spec):
+class Operator(Written):
     """An operator in the generic form."""
 
     name: str = Field(min_length=1)

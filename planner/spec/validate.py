@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
+from itertools import pairwise
 from keyword import iskeyword
 from typing import TYPE_CHECKING
 
-from planner.errors import SpecError
-from planner.spec.complaints import Fault, RuleError, no_such
+from planner.spec.complaints import Fault, Placed, RuleError, no_such, refusal
 
 if TYPE_CHECKING:
     from planner.spec.affine import Affine
-    from planner.spec.machine import Machine
-    from planner.spec.operator import DType, Operator, TileRule
+    from planner.spec.machine import Machine, Memory
+    from planner.spec.operator import DType, Operand, Operator, TileRule
 
 Rule = Callable[["Operator"], Iterator[Fault]]
 ROLES = ("input", "weight", "bias", "output")
@@ -37,43 +37,69 @@ def check_operator(operator: Operator) -> None:
 
 def check_against(operator: Operator, machine: Machine) -> None:
     """Rules that need the machine too: every operand has a path, every constraint names a buffer. SpecError."""
-    buffers: dict[str, tuple[str, str]] = {}
-    wrong: list[str] = []
+    if wrong := list(_paths(operator, machine)):
+        raise refusal(wrong)
+    paths = {name: machine.path(name, operand) for name, operand in operator.operands.items()}
+    buffers = {f"{name}@{scope.name}": scope.name for name, path in paths.items() for scope in path}
+    if wrong := [*_places(operator, machine, buffers), *_order(operator, list(buffers))]:
+        raise refusal(wrong)
+
+
+def _paths(operator: Operator, machine: Machine) -> Iterator[Placed]:
+    """Scopes hold each operand, and lie above one another."""
+    numbers = {memory.name: i for i, memory in enumerate(machine.memories)}
     for name, operand in operator.operands.items():
-        try:
-            path = machine.path(name, operand)
-        except ValueError as error:
-            wrong.append(str(error))
-            continue
-        buffers |= {f"{name}@{scope.name}": (name, scope.name) for scope in path}
-    if wrong:
-        raise SpecError("\n".join(wrong))
-    if wrong := [*_places(operator, machine, buffers), *_order(operator.constraints.order, list(buffers))]:
-        raise SpecError("\n".join(wrong))
+        holding = machine.holding(name, operand)
+        if not holding:
+            yield operator.origin.at("operands", name), unheld(machine, name, operand)
+        for outer, inner in pairwise(holding):
+            if outer.name not in machine.ancestors(inner.name):
+                yield machine.origin.at("memories", numbers[inner.name], "holds"), apart(name, operand, outer, inner)
 
 
-def _places(operator: Operator, machine: Machine, buffers: dict[str, tuple[str, str]]) -> Iterator[str]:
+def unheld(machine: Machine, name: str, operand: Operand) -> str:
+    """What to say of an operand that no scope holds."""
+    held = "; ".join(f"{m.name} holds {', '.join(m.holds or ('all',))}" for m in machine.scopes) or "it has no scopes"
+    return (
+        f"no scope of machine {machine.name} holds operand {name} (role {operand.role}): {held}; add {operand.role!r} to the "
+        "holds of one of them"
+    )
+
+
+def apart(name: str, operand: Operand, one: Memory, other: Memory) -> str:
+    """What to say of an operand that scopes on different branches hold."""
+    return (
+        f"operand {name} (role {operand.role}) is held by {one.name} and by {other.name}, and neither lies above the other; "
+        "take it out of the holds of one of them"
+    )
+
+
+def _places(operator: Operator, machine: Machine, buffers: dict[str, str]) -> Iterator[Placed]:
     """Every place that `constraints.tiles` names is a buffer, or an operand or a memory that has one, or `*`."""
     scopes = {scope.name for scope in machine.scopes}
-    known = ["*", *operator.operands, *dict.fromkeys(scope for _, scope in buffers.values()), *buffers]
+    known = ["*", *operator.operands, *dict.fromkeys(buffers.values()), *buffers]
     for place in operator.constraints.tiles:
+        written = operator.origin.at("constraints", "tiles", place)
         if place in operator.operands and place in scopes:
-            yield f"constraints.tiles: {place!r} is both an operand and a memory; write {place}@MEMORY or OPERAND@{place}"
+            why = f"{place!r} is both an operand and a memory; write {place}@MEMORY or OPERAND@{place}"
+            yield written, f"constraints.tiles: {why}"
         elif place not in known:
-            yield f"constraints.tiles: {no_such('buffer, memory or operand', place, known)}"
+            yield written, f"constraints.tiles: {no_such('buffer, memory or operand', place, known)}"
 
 
-def _order(order: tuple[str, ...], buffers: list[str]) -> Iterator[str]:
+def _order(operator: Operator, buffers: list[str]) -> Iterator[Placed]:
     """`constraints.order` names buffers, each once, and an operand's outer buffer before its inner one."""
+    order = operator.constraints.order
     for i, place in enumerate(order):
+        written = operator.origin.at("constraints", "order", i)
         if place not in buffers:
-            yield f"constraints.order: {no_such('buffer', place, buffers)}"
+            yield written, f"constraints.order: {no_such('buffer', place, buffers)}"
         if place in order[:i]:
-            yield f"constraints.order names {place} twice; keep one"
+            yield written, f"constraints.order names {place} twice; keep one"
         for later in order[i + 1 :]:
             same = later.partition("@")[0] == place.partition("@")[0]
             if same and {place, later} <= {*buffers} and buffers.index(later) < buffers.index(place):
-                yield f"constraints.order puts {place} above {later}, its outer buffer; swap the two"
+                yield written, f"constraints.order puts {place} above {later}, its outer buffer; swap the two"
 
 
 def _names(operator: Operator) -> Iterator[Fault]:
@@ -272,10 +298,10 @@ def _requantise(operator: Operator) -> Iterator[Fault]:
     """Requantising is integer arithmetic in 64 bits, whose products must not wrap."""
     if operator.epilogue.requantise is not None and operator.accumulate in ("float16", "float32", "float64"):
         why = f"epilogue.requantise needs an integer accumulator and accumulate is {operator.accumulate}"
-        yield Fault(("epilogue",), f"{why}; accumulate in int32 or take it out")
+        yield Fault(("epilogue", "requantise"), f"{why}; accumulate in int32 or take it out")
     elif operator.epilogue.requantise is not None and operator.accumulate in ("uint32", "int64"):
         why = f"epilogue.requantise multiplies in 64 bits, too few for accumulate {operator.accumulate}"
-        yield Fault(("epilogue",), f"{why}; accumulate in int32")
+        yield Fault(("epilogue", "requantise"), f"{why}; accumulate in int32")
 
 
 def _clip(operator: Operator) -> Iterator[Fault]:
@@ -286,12 +312,12 @@ def _clip(operator: Operator) -> Iterator[Fault]:
     low, high = clip
     if low > high:
         why = f"epilogue.clip is [{low}, {high}]; the first must not exceed the second: swap them"
-        yield Fault(("epilogue",), why)
+        yield Fault(("epilogue", "clip"), why)
     if not operator.accumulate.startswith("float"):
         for bound in clip:
             if bound != int(bound) or not -(2**63) <= bound < 2**63:
                 why = f"epilogue.clip has bound {bound} and accumulate is {operator.accumulate}; write an int64"
-                yield Fault(("epilogue",), why)
+                yield Fault(("epilogue", "clip"), why)
 
 
 def _average(operator: Operator) -> Iterator[Fault]:
@@ -301,19 +327,19 @@ def _average(operator: Operator) -> Iterator[Fault]:
         return
     if average.operand not in operator.factors:
         why = f"epilogue.average.operand: {no_such('input', average.operand, operator.factors)}"
-        yield Fault(("epilogue",), why)
+        yield Fault(("epilogue", "average"), why)
         return
     for dim in average.dims:
         if dim not in operator.reduction_dims:
             known = [d for d in operator.dims if d in operator.reduction_dims]
-            yield Fault(("epilogue",), f"epilogue.average.dims: {no_such('reduction dim', dim, known)}")
+            yield Fault(("epilogue", "average"), f"epilogue.average.dims: {no_such('reduction dim', dim, known)}")
     if average.valid:
         yield from _valid_average(operator, average.operand, average.dims)
 
 
 def _valid_average(operator: Operator, name: str, dims: tuple[str, ...]) -> Iterator[Fault]:
     """To count the points inside the operand, axes must be independent: a window dim is on one axis, beside output dims."""
-    place = ("epilogue",)
+    place = ("epilogue", "average")
     windows = [index for index in operator.operands[name].index if {*index.dims} & {*dims}]
     for dim in dims:
         if sum(dim in index.dims for index in windows) > 1:
@@ -330,7 +356,7 @@ def _tile_rules(operator: Operator) -> Iterator[Fault]:
     """Tile rules name dims, and leave at least one tile size."""
     for place, rules in operator.constraints.tiles.items():
         for dim, rule in rules.items():
-            where, path = f"constraints.tiles, {place}, {dim}", ("constraints",)
+            where, path = f"constraints.tiles, {place}, {dim}", ("constraints", "tiles", place, dim)
             if dim not in operator.dims:
                 yield Fault(path, f"{where}: {no_such('dim', dim, operator.dims)}")
             elif why := _one_tile_rule(rule, operator.dims[dim]):

@@ -57,24 +57,24 @@ OPERATORS = [
     (GENERIC.replace("dtype: int8, shape: [4", "dtype: int64, shape: [4").replace("e: int32", "e: float32", 1), "5:3", "int64"),
     (GENERIC.replace("dtype: int32, shape: [4", "dtype: float32, shape: [4"), "7:3", "make both floats"),
     (GENERIC.replace("int32", "float32").replace("name: g", "name: g\nepilogue: {requantise: {multiplier: 1, shift: 0}}"),
-     "2:1", "needs an integer accumulator"),
+     "2:12", "needs an integer accumulator"),
     (GENERIC.replace("accumulate: int32", "accumulate: int64\nepilogue: {requantise: {multiplier: 1, shift: 0}}"),
-     "4:1", "too few for accumulate int64"),
+     "4:12", "too few for accumulate int64"),
     (GENERIC + "epilogue: {requantise: {multiplier: 4294967296, shift: 0}}\n", "8:37", "less than 2147483648"),
     (GENERIC + "epilogue: {requantise: {multiplier: 1, shift: 63}}\n", "8:47", "less than or equal to 62"),
     (GENERIC + "epilogue: {requantise: {multiplier: 1}}\n", "8:24", "'epilogue.requantise.shift' is missing"),
-    (GENERIC + "epilogue: {clip: [5, 3]}\n", "8:1", "swap them"),
-    (GENERIC + "epilogue: {clip: [0.5, 3]}\n", "8:1", "bound 0.5 and accumulate is int32"),
+    (GENERIC + "epilogue: {clip: [5, 3]}\n", "8:12", "swap them"),
+    (GENERIC + "epilogue: {clip: [0.5, 3]}\n", "8:12", "bound 0.5 and accumulate is int32"),
     (GENERIC + "epilogue: {clip: [0, .inf]}\n", "8:22", "not finite"),
     (GENERIC + "epilogue: {clip: [0, six]}\n", "8:22", "no number"),
     (GENERIC + "epilogue: {clip: [0, 1, 2]}\n", "8:18", "has 3 entries and needs at most 2"),
-    (GENERIC + "epilogue: {average: {operand: aa, dims: [k]}}\n", "8:1", "did you mean 'a'"),
-    (GENERIC + "epilogue: {average: {operand: a, dims: [m]}}\n", "8:1", "no such reduction dim"),
-    (GENERIC + "constraints: {tiles: {a: {m: {equals: 3, multiple_of: 2}}}}\n", "8:1", "equals 3 is no multiple of 2"),
-    (GENERIC + "constraints: {tiles: {a: {m: {minimum: 9}}}}\n", "8:1", "minimum 9 exceeds the extent 4"),
-    (GENERIC + "constraints: {tiles: {a: {m: {minimum: 3, maximum: 2}}}}\n", "8:1", "minimum 3 exceeds maximum 2"),
-    (GENERIC + "constraints: {tiles: {a: {m: {multiple_of: 7}}}}\n", "8:1", "no multiple of 7 lies in 1..4"),
-    (GENERIC + "constraints: {tiles: {a: {m: {minimum: 2, equals: 1}}}}\n", "8:1", "outside 2..4"),
+    (GENERIC + "epilogue: {average: {operand: aa, dims: [k]}}\n", "8:12", "did you mean 'a'"),
+    (GENERIC + "epilogue: {average: {operand: a, dims: [m]}}\n", "8:12", "no such reduction dim"),
+    (GENERIC + "constraints: {tiles: {a: {m: {equals: 3, multiple_of: 2}}}}\n", "8:27", "equals 3 is no multiple of 2"),
+    (GENERIC + "constraints: {tiles: {a: {m: {minimum: 9}}}}\n", "8:27", "minimum 9 exceeds the extent 4"),
+    (GENERIC + "constraints: {tiles: {a: {m: {minimum: 3, maximum: 2}}}}\n", "8:27", "minimum 3 exceeds maximum 2"),
+    (GENERIC + "constraints: {tiles: {a: {m: {multiple_of: 7}}}}\n", "8:27", "no multiple of 7 lies in 1..4"),
+    (GENERIC + "constraints: {tiles: {a: {m: {minimum: 2, equals: 1}}}}\n", "8:27", "outside 2..4"),
     (GENERIC + "constraints: {order: a@b}\n", "8:22", "should be a list, not 'a@b'"),
     (GENERIC + "constraints: {spil: false}\n", "8:15", "did you mean 'spill'"),
     (GENERIC.replace("4, 5]", "4, 5.0]"), "5:44", "integer"),
@@ -167,6 +167,38 @@ def test_a_max_over_two_operands_takes_no_padding() -> None:
 def test_constraints_name_what_the_machine_has(constraints: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         planner.solve(planner.matmul(4, 4, 4, constraints=constraints), scopes(99, 99, 99))  # type: ignore[arg-type]
+
+
+NO_WEIGHTS = """name: m
+memories:
+  - {name: dram}
+  - {name: inp_buffer, parent: dram, capacity: 99, holds: [input]}
+  - {name: acc_buffer, parent: dram, capacity: 99, holds: [output]}
+"""
+TWO_BRANCHES = NO_WEIGHTS.replace("[input]", "[input, weight]").replace("[output]", "[output, weight]")
+ALL = NO_WEIGHTS.replace("[input]", "[input, weight]")
+
+
+@pytest.mark.parametrize(
+    ("operator", "machine", "where", "words"),
+    [
+        (CONV, NO_WEIGHTS, "conv.yaml:4:1", "no scope of machine m holds operand weight"),
+        (GENERIC, NO_WEIGHTS, "conv.yaml:6:3", "no scope of machine m holds operand b"),
+        (CONV, TWO_BRANCHES, "machine.yaml:5:52", "is held by inp_buffer and by acc_buffer"),
+        (CONV + "constraints:\n  tiles:\n    inp_bufer: {c: 4}\n", ALL, "conv.yaml:7:5", "did you mean 'inp_buffer'"),
+        (CONV + "constraints:\n  order: [input@inp_buffer, output@acc]\n", ALL, "conv.yaml:6:29", "no such buffer"),
+    ],
+)
+def test_complaints_that_need_both_files_have_a_place(operator: str, machine: str, where: str, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        planner.solve(parse_operator(operator, "conv.yaml"), parse_machine(machine, "machine.yaml"))
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{where}: ")
+
+
+def test_where_a_spec_was_written_is_no_part_of_it() -> None:
+    assert parse_operator(CONV, "a.yaml") == parse_operator("\n" + CONV, "b.yaml")
+    assert parse_machine(ALL, "a.yaml") == machine_from_dict(parse_machine(ALL).model_dump())
 
 
 STAIRS = "a:\n" + "".join(" " * i + "b:\n" for i in range(1, 400))

@@ -80,9 +80,9 @@ class Named(Spec, ABC):
             return self.expand()
         except ValidationError as error:
             found = faults_of(error, Operator, None)
-        raise RuleError(*(Fault(self._written(f.path), f.message) for f in found))
+        raise RuleError(*(Fault(self.written(f.path), f.message) for f in found))
 
-    def _written(self, path: Sequence[str | int]) -> tuple[str | int, ...]:
+    def written(self, path: Sequence[str | int]) -> tuple[str | int, ...]:
         """The path in this form of a path in the generic form."""
         if len(path) >= 2 and path[0] == "operands":
             return (self.aliases.get(str(path[1]), str(path[1])),)
