@@ -45,6 +45,10 @@ class Buf:
     copies: int
     spill: bool
 
+    @property
+    def place(self) -> str:
+        return f"{self.operand}@{self.memory}"
+
 
 @dataclass
 class Judge:
@@ -53,13 +57,15 @@ class Judge:
     operator: dict[str, Any]
     machine: dict[str, Any]
     divisors: bool = False
-    pins: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     bufs: list[Buf] = field(default_factory=list)
     cache: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.dims: dict[str, int] = self.operator["dims"]
         memories = self.machine["memories"]
+        demands = self.operator.get("constraints", {})
+        self.rules: dict[str, dict[str, Any]] = demands.get("tiles", {})
+        self.order: list[str] = list(demands.get("order", ()))
         self.capacity = {m["name"]: m.get("capacity") for m in memories}
         self.alignment = {m["name"]: m.get("alignment", 1) for m in memories}
         output = next(o for o in self.operator["operands"].values() if o["role"] == "output")
@@ -83,7 +89,7 @@ class Judge:
                         slot,
                         BYTES[o["dtype"]],
                         2 if m.get("double_buffered") else 1,
-                        m.get("spill", True),
+                        m.get("spill", True) and demands.get("spill", True),
                     )
                 )
                 first = False
@@ -151,15 +157,24 @@ class Judge:
             best = end if best is None else min(best, end)
         return best or 0
 
+    def allows(self, buf: Buf, dim: str, size: int) -> bool:
+        """Whether the user's rules allow a tile size in a buffer."""
+        for place in ("*", buf.operand, buf.memory, buf.place):
+            rule = self.rules.get(place, {}).get(dim, {})
+            rule = {"equals": rule} if isinstance(rule, int) else rule
+            if size not in range(rule.get("minimum", 1), rule.get("maximum", size) + 1):
+                return False
+            if size % rule.get("multiple_of", 1) or size != rule.get("equals", size):
+                return False
+        return True
+
     # All mappings ---------------------------------------------------------------------------------------------------
 
     def search(self) -> tuple[int, int, int] | None:
         """Least (traffic, transfers, footprint), or None if no mapping fits. `self.witness` is the nest's tiles."""
         self.best: tuple[int, int, int] | None = None
         self.witness: list[tuple[str, dict[str, int]]] = []
-        everything = {d: (n,) for d, n in self.dims.items()}
         self._place([], dict.fromkeys(self.dims, ()), dict(self.dims), {}, (0, 0, 0), list(range(len(self.bufs))))
-        del everything
         return self.best
 
     def _place(
@@ -179,6 +194,10 @@ class Judge:
         for i in left:
             buf = self.bufs[i]
             if any(self.bufs[j].operand == buf.operand and j < i for j in left):
+                continue
+            if buf.place in self.order and any(
+                self.bufs[j].place in self.order[: self.order.index(buf.place)] for j in left
+            ):
                 continue
             rest = [j for j in left if j != i]
             for chosen in self._tiles(buf, tile):
@@ -202,8 +221,7 @@ class Judge:
 
     def _tiles(self, buf: Buf, tile: dict[str, int]) -> list[dict[str, int]]:
         choices = []
-        pins = self.pins.get((buf.operand, buf.memory), {})
         for d, n in tile.items():
             sizes = range(n, 0, -1)
-            choices.append([t for t in sizes if (not self.divisors or n % t == 0) and pins.get(d, t) == t])
+            choices.append([t for t in sizes if (not self.divisors or n % t == 0) and self.allows(buf, d, t)])
         return [dict(zip(tile, c, strict=True)) for c in itertools.product(*choices)]

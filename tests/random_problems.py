@@ -24,6 +24,50 @@ def problem(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
     raise AssertionError("no attempt was small enough")
 
 
+def demanding(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Problem `number`, with some of everything that a user may demand."""
+    operator, machine = problem(number)
+    rng = random.Random(77_000 + number)
+    buffers = [
+        f"{name}@{m['name']}"
+        for name, o in operator["operands"].items()
+        for m in machine["memories"][1:]
+        if name in m["holds"] or o["role"] in m["holds"]
+    ]
+    places = ["*", *operator["operands"], *{b.partition("@")[2] for b in buffers}, *buffers]
+    tiles: dict[str, dict[str, Any]] = {}
+    for _ in range(rng.choice([0, 1, 1, 2, 3])):
+        dim = rng.choice([*operator["dims"]])
+        size = rng.randint(1, operator["dims"][dim])
+        rule = rng.choice([{"equals": size}, {"minimum": size}, {"maximum": size}, {"multiple_of": min(size, 3)}, size])
+        tiles.setdefault(rng.choice(places), {})[dim] = rule
+    order = rng.sample(buffers, 2) if rng.random() < 0.5 else []
+    # Of one operand, the outer buffer is named first.
+    if order and order[0].partition("@")[0] == order[1].partition("@")[0]:
+        order.sort(key=buffers.index)
+    operator["constraints"] = {"tiles": tiles, "order": order, "spill": rng.random() < 0.8}
+    return operator, machine
+
+
+def deep_output(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A small problem whose accumulators lie two scopes deep, so that partial sums may leave either scope."""
+    for attempt in range(1000):
+        rng = random.Random(55_000_000 + 1000 * number + attempt)
+        operator = rng.choice([_matmul, _conv1d, _two_dims, _three])(rng)
+        operator["operands"].pop("bias", None)
+        operator["name"] = f"deep-{number}"
+        sizes = [math.prod(o["shape"]) for o in operator["operands"].values()]
+        scopes = [("l2", "dram", ["weight", "output"]), ("acc", "l2", ["output"]), ("inp", "dram", ["input"])]
+        machine: dict[str, Any] = {"name": f"deep-{number}", "memories": [{"name": "dram"}]}
+        for name, parent, roles in scopes:
+            capacity = rng.randint(1, 4 * sum(sizes) // 2) if name != "acc" else rng.randint(4, max(4, 2 * sizes[-1]))
+            memory = {"name": name, "parent": parent, "capacity": capacity, "holds": roles}
+            machine["memories"].append({**memory, "spill": False} if rng.random() < 0.15 else memory)
+        if _mappings(operator, machine) <= MOST_MAPPINGS:
+            return operator, machine
+    raise AssertionError("no attempt was small enough")
+
+
 def _mappings(operator: dict[str, Any], machine: dict[str, Any]) -> int:
     """How many mappings exhaustive search may have to look at."""
     buffers = 0
