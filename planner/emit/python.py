@@ -224,13 +224,7 @@ class _Emitter:
         yield f"{name}[{self._in(b, f'{name}_inside')}] = {source}"
 
     def _padded(self, b: Buffer) -> bool:
-        dims, operand = self.kernel.operator.dims, self.kernel.operator.operands[b.operand]
-        for axis, size in zip(operand.index, operand.shape, strict=True):
-            low = axis.offset + sum(min(a * (dims[d] - 1), 0) for d, a in axis.terms)
-            high = axis.offset + sum(max(a * (dims[d] - 1), 0) for d, a in axis.terms)
-            if low < 0 or high >= size:
-                return True
-        return False
+        return any(map(any, self.kernel.operator.margins(b.operand)))
 
     def _init(self, init: Init) -> Iterator[str]:
         operator, b = self.kernel.operator, self.kernel.buffer(init.buffer)
@@ -429,12 +423,9 @@ class _Emitter:
         lines: list[str] = []
         windows: list[str] = []
         for name in operator.factors:
-            own, operand = self.operands[name], operator.operands[name]
-            low = [i.offset + sum(min(a * (operator.dims[d] - 1), 0) for d, a in i.terms) for i in operand.index]
-            high = [i.offset + sum(max(a * (operator.dims[d] - 1), 0) for d, a in i.terms) for i in operand.index]
-            margins = [(max(0, -a), max(0, b - n + 1)) for a, b, n in zip(low, high, operand.shape, strict=True)]
+            own, margins = self.operands[name], operator.margins(name)
             padding = _literal(operator.padding_value)
-            if any(margin != (0, 0) for margin in margins):
+            if any(map(any, margins)):
                 lines.append(f"{own} = np.pad({own}, {margins}, constant_values={padding})")
             windows.append(self._whole_window(name, [-before for before, _ in margins]))
         lines.append(f"acc = np.full({operator.output.shape}, {_literal(neutral(operator))}, np.{operator.accumulate})")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from planner.emit.boxes import Fork, Lattice, Range, each_step, lattice
-from planner.emit.epilogue import cast, finished, neutral, reach
+from planner.emit.epilogue import cast, finished
 from planner.emit.names import Names
 from planner.emit.program import (
     Accumulate,
@@ -54,6 +54,7 @@ from planner.emit.program import (
 )
 from planner.errors import SpecError
 from planner.nest import ir
+from planner.nest.arithmetic import neutral
 from planner.spec.affine import Affine
 from planner.spec.operator import DTYPE_BYTES, DType, Epilogue
 
@@ -445,19 +446,19 @@ class _Spelling:
             before.append(Name(name + what + ending, index))
             return variable(name + what + ending)
 
-        for i, (axis, size) in enumerate(zip(visit.index, operand.shape, strict=True)):
-            lowest, highest = reach(operator, axis)
-            if lowest >= 0 and highest < size:
+        margins = operator.margins(visit.buffer.operand)
+        for i, (axis, size, (before_it, behind_it)) in enumerate(zip(visit.index, operand.shape, margins, strict=True)):
+            if not before_it and not behind_it:
                 continue
             clipped.append(i)
             starts = ((visit.ranges[d].start if a > 0 else visit.ranges[d].end - 1) * a for d, a in axis.terms)
             low = total(starts) + axis.offset
-            if lowest < 0:
+            if before_it:
                 first[i] = named(
                     f"_first_{i}", each_step(axes[i], lambda leaf, low=low: rounded_up(low * -1, leaf.step))
                 )
             stop = whole[i]
-            if highest >= size:
+            if behind_it:
                 rest = low * -1 + size
                 stop = each_step(axes[i], lambda leaf, rest=rest: least(leaf.count, rounded_up(rest, leaf.step)))
             counts[i] = named(f"_count_{i}", stop - first[i])
@@ -501,7 +502,7 @@ class _Spelling:
         at = self._points(ranges, dims)
         target = self._element(self.live[init.buffer], at)
         if init.bias is None:
-            value: Value = Number(neutral(operator.reduce, operator.accumulate), operator.accumulate)
+            value: Value = Number(neutral(operator), operator.accumulate)
         else:
             value = cast(self._element(self.live[init.bias], at), operator.accumulate)
         return self._nested(ranges, dims, [Assign(target.view, target.slots, value)])

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
-from planner.emit.epilogue import finished, neutral, reach
+from planner.emit.epilogue import finished
 from planner.emit.names import Names, ascii_spelled, words
 from planner.emit.program import Element, Index, Number, Value, total, variable
 from planner.emit.tvmscript import index_text, number_text, scope_name, value_text
 from planner.errors import SpecError
+from planner.nest.arithmetic import neutral
 from planner.nest.ir import Buffer, For, Kernel, Statement, Visit
 from planner.spec.operator import Operator
 
@@ -109,7 +110,7 @@ class _Emitter:
             operand = operator.operands[b.operand]
             elements = 1
             for axis in operand.index:
-                low, high = reach(operator, axis)
+                low, high = axis.reach(operator.dims)
                 elements *= min(sum(abs(a) * (span[d] - 1) for d, a in axis.terms) + 1, high - low + 1)
             if not self._above()[b.name]:  # outside of all loops TVM copies all, read or not
                 elements = max(elements, prod(operand.shape))
@@ -191,11 +192,10 @@ class _Emitter:
 
     def _reach(self, name: str) -> list[tuple[int, int]]:
         operator = self.kernel.operator
-        return [reach(operator, axis) for axis in operator.operands[name].index]
+        return [axis.reach(operator.dims) for axis in operator.operands[name].index]
 
     def _padded(self, name: str) -> bool:
-        shape = self.kernel.operator.operands[name].shape
-        return any(low < 0 or high >= size for (low, high), size in zip(self._reach(name), shape, strict=True))
+        return any(map(any, self.kernel.operator.margins(name)))
 
     def _pad(self, name: str) -> Iterator[str]:
         operator, source = self.kernel.operator, self.operands[name]
@@ -232,7 +232,7 @@ class _Emitter:
             dtype = operator.operands[name].dtype
             each = place if dtype == operator.accumulate else f'T.Cast("{operator.accumulate}", {place})'
             value = each if value is None else f"{value} {'*' if operator.combine == 'multiply' else '+'} {each}"
-        start = number_text(Number(neutral(operator.reduce, operator.accumulate), operator.accumulate))
+        start = number_text(Number(neutral(operator), operator.accumulate))
         if operator.bias_name is not None:
             bias = operator.operands[operator.bias_name]
             start = f"{self.operands[operator.bias_name]}[{self._places(operator.bias_name, at)}]"
