@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from planner.emit.mlir import conversion, operation, spelled_name, type_of
 from planner.emit.names import Names, words
-from planner.nest.ir import For, Kernel, Statement, Visit
+from planner.nest.ir import For, Kernel, Visit, spine
 
 
 def emit(kernel: Kernel) -> str:
@@ -153,7 +153,7 @@ class _Script:
         """Loops that follow each other, each dim once, then the visits below them."""
         band: list[For | Visit] = []
         size = dict(self.kernel.operator.dims)
-        for entry in _spine(self.kernel.body):
+        for entry in spine(self.kernel.body):
             if isinstance(entry, Visit):
                 if band and isinstance(band[0], For):
                     yield band
@@ -168,10 +168,3 @@ class _Script:
                 band = []
             band.append(entry)
         yield band
-
-
-def _spine(body: tuple[Statement, ...]) -> Iterator[For | Visit]:
-    for statement in body:
-        if isinstance(statement, For | Visit):
-            yield statement
-            yield from _spine(statement.body)

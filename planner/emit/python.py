@@ -13,7 +13,7 @@ import numpy as np
 from planner.emit.names import Names, words
 from planner.emit.numpy_helpers import HELPERS, RESERVED
 from planner.nest.arithmetic import EXACT_FLOAT, neutral, output_dims, tolerance
-from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When
+from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When, walk
 from planner.nest.reference import bias_range
 from planner.spec.affine import Affine
 
@@ -46,7 +46,7 @@ class _Emitter:
         operator = self.kernel.operator
         names = Names({*RESERVED, *(f"x{i}" for i in range(len(operator.factors)))})
         names.taken.add(identifier(operator.name))
-        found = [s.var for s in _walk(self.kernel.body) if isinstance(s, For)]
+        found = [s.var for s in walk(self.kernel.body) if isinstance(s, For)]
         names.taken |= {f"inside_{depth}" for depth in range(0, len(found) + 1, LOOPS_AT_ONCE)}
         self.loops = {var: names.new(var, ("", "_end")) for var in found}
         self.operands = {name: names.new(name, ("", "_partial")) for name in operator.operands}
@@ -107,7 +107,7 @@ class _Emitter:
     def _spills_home(self) -> bool:
         return any(
             isinstance(s, Store) and s.final.loops and self.kernel.buffer(s.buffer).outer is None
-            for s in _walk(self.kernel.body)
+            for s in walk(self.kernel.body)
         )
 
     # Statements -----------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class _Emitter:
         yield from _indented(body, 1)
 
     def _condition(self, when: When) -> str:
-        loops = {s.var: s for s in _walk(self.kernel.body) if isinstance(s, For)}
+        loops = {s.var: s for s in walk(self.kernel.body) if isinstance(s, For)}
         tests: list[str] = []
         for var in when.loops:
             start, end = self._range(loops[var].dim, loops[var].outer)
@@ -318,7 +318,7 @@ class _Emitter:
 
     def _finish(self, b: Buffer) -> Iterator[str]:
         name = self.buffers[b.name]
-        tile = next(s.tile for s in _walk(self.kernel.body) if isinstance(s, Visit) and s.buffer == b.name)
+        tile = next(s.tile for s in walk(self.kernel.body) if isinstance(s, Visit) and s.buffer == b.name)
         ranges = ", ".join(
             f"range({', '.join(self._range(d, tile.loop(d)))})" if d else "range(1)"
             for d in output_dims(self.kernel.operator)
@@ -473,13 +473,6 @@ class _Emitter:
 
 def _literal(value: float) -> str:
     return "-np.inf" if value == float("-inf") else str(value)
-
-
-def _walk(body: Sequence[Statement]) -> Iterator[Statement]:
-    for statement in body:
-        yield statement
-        if isinstance(statement, For | Visit):
-            yield from _walk(statement.body)
 
 
 def _indented(lines: Iterator[str] | Sequence[str], depth: int) -> Iterator[str]:

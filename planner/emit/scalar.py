@@ -137,8 +137,8 @@ class _Spelling:
         self.arenas = {memory: names.new(memory) for memory in used}
         self.pipelines = self._pipelines() if self.overlap else {}
         self.views = {b.name: self._view(b) for b in self.kernel.buffers}
-        for loop in _loops(self.kernel.body):
-            self.variables[loop] = names.new(loop, ("", "_end", "_next", "_next_end", "_number"))
+        for loop in (s for s in ir.walk(self.kernel.body) if isinstance(s, ir.For)):
+            self.variables[loop.var] = names.new(loop.var, ("", "_end", "_next", "_next_end", "_number"))
         self.within = {d: names.new(f"{d}_in") for d in operator.dims}
 
     def program(self) -> Program:
@@ -560,16 +560,3 @@ def _slot_step(visit: _Visit, axis: int) -> Callable[[Lattice], int]:
 def _times(index: Index, lattice: Lattice | Fork, factor: Callable[[Lattice], int] = lambda _: 1) -> Index:
     """A position times a factor that depends on the step of a box."""
     return each_step(lattice, lambda leaf: index * factor(leaf))
-
-
-def _loops(body: Sequence[ir.Statement]) -> list[str]:
-    found: list[str] = []
-    for statement in body:
-        match statement:
-            case ir.For():
-                found += [statement.var, *_loops(statement.body)]
-            case ir.Visit():
-                found += _loops(statement.body)
-            case _:
-                pass
-    return found

@@ -17,7 +17,7 @@ from planner.emit.program import Element, Index, Number, Value, total, variable
 from planner.emit.tvmscript import index_text, number_text, scope_name, value_text
 from planner.errors import SpecError
 from planner.nest.arithmetic import neutral
-from planner.nest.ir import Buffer, For, Kernel, Statement, Visit
+from planner.nest.ir import Buffer, For, Kernel, Visit, spine
 from planner.spec.operator import Operator
 
 _OWN = (
@@ -50,7 +50,7 @@ class _Emitter:
         self.operands = {n: self.names.new(n, endings) for n in operator.operands}
         self.function = self.names.new(operator.name)
         self.dims = {d: self.names.new(d, ("", *(f"_{level}" for level in range(64)), "_v")) for d in operator.dims}
-        self.entries = list(_spine(self.kernel.body))
+        self.entries = list(spine(self.kernel.body))
         self._refuse()
         self._refuse_tails()
         self._refuse_overruns()
@@ -404,11 +404,3 @@ def _plain_result(operator: Operator) -> bool:
 
 def _tuple(names: Sequence[str]) -> str:
     return f"{names[0]}," if len(names) == 1 else ", ".join(names)
-
-
-def _spine(body: Sequence[Statement]) -> Iterator[For | Visit]:
-    """The loops and visits of a nest, outermost first."""
-    for statement in body:
-        if isinstance(statement, For | Visit):
-            yield statement
-            yield from _spine(statement.body)
