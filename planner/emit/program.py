@@ -451,6 +451,24 @@ class Program:
         return next((t for t in self.tensors if t.name == name), None) or self.view(name)
 
 
+def branch(condition: Condition, yes: Sequence[Statement], no: Sequence[Statement] = ()) -> list[Statement]:
+    """`yes` where the condition holds, else `no`; decided now if it is known."""
+    known = simplified(condition)
+    if isinstance(known, bool):
+        return list(yes if known else no)
+    if not yes:
+        return [If(Unless(known), tuple(no))] if no else []
+    return [If(known, tuple(yes), tuple(no))]
+
+
+def named(name: str, before: list[Statement], index: Index) -> Index:
+    """The position under a name, which a statement in `before` gives it; itself if it is a constant."""
+    if index.fixed:
+        return index
+    before.append(Name(name, index))
+    return variable(name)
+
+
 def walk(body: Sequence[Statement]) -> Iterable[Statement]:
     """Every statement, outermost first."""
     for statement in body:
