@@ -10,6 +10,7 @@ from typing import assert_never
 
 from planner.emit.c_self_test import self_test
 from planner.emit.c_values import TYPES, bare, bracketed, condition_text, fits_int, index_text, modular, number, product
+from planner.emit.index import Index, total
 from planner.emit.names import Names, ascii_spelled, words
 from planner.emit.program import (
     Accumulate,
@@ -21,7 +22,6 @@ from planner.emit.program import (
     Fill,
     For,
     If,
-    Index,
     Let,
     Local,
     Name,
@@ -37,7 +37,6 @@ from planner.emit.program import (
     Value,
     View,
     Wait,
-    total,
     walk,
 )
 from planner.emit.scalar import require_aligned, spell_out

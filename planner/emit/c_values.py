@@ -6,23 +6,8 @@ from math import prod
 
 import numpy as np
 
-from planner.emit.program import (
-    Atom,
-    Cast,
-    Choice,
-    Compare,
-    Condition,
-    Element,
-    Every,
-    Extreme,
-    Index,
-    Number,
-    Operation,
-    Quotient,
-    Some,
-    Unless,
-    Variable,
-)
+from planner.emit.index import Atom, Choice, Compare, Condition, Every, Extreme, Index, Quotient, Some, Unless, Variable
+from planner.emit.program import Cast, Element, Number, Operation
 from planner.spec.operator import DType
 
 TYPES: dict[DType, str] = {

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product as combinations
 from math import prod
 
-from planner.emit.program import Cast, Index, Number, Operation, Pick, Position, Value, least, rounded_up, total
+from planner.emit.index import Index, least, rounded_up, total
+from planner.emit.program import Cast, Number, Operation, Pick, Position, Value
 from planner.errors import SpecError
 from planner.spec.operator import DTYPE_BYTES, DType, Operator
 

@@ -14,24 +14,18 @@ from typing import assert_never
 
 import numpy as np
 
+from planner.emit.index import Atom, Choice, Compare, Condition, Every, Extreme, Index, Quotient, Some, Unless, Variable
 from planner.emit.names import Names, ascii_spelled, words
 from planner.emit.program import (
     Accumulate,
     Assign,
-    Atom,
     Cast,
-    Choice,
-    Compare,
-    Condition,
     Copy,
     Element,
     Enter,
-    Every,
-    Extreme,
     Fill,
     For,
     If,
-    Index,
     Kind,
     Let,
     Local,
@@ -42,14 +36,10 @@ from planner.emit.program import (
     Pick,
     Position,
     Program,
-    Quotient,
     Side,
-    Some,
     Statement,
     Tensor,
-    Unless,
     Value,
-    Variable,
     View,
     Wait,
 )

@@ -13,18 +13,15 @@ from typing import assert_never
 
 from planner.emit.boxes import Range
 from planner.emit.epilogue import cast, finished
+from planner.emit.index import Compare, Condition, Every, Index, Some, Unless, choose, least, variable
 from planner.emit.names import Names
 from planner.emit.program import (
     Accumulate,
     Arena,
     Assign,
-    Compare,
-    Condition,
     Copy,
     Enter,
-    Every,
     For,
-    Index,
     Kind,
     Let,
     Local,
@@ -32,18 +29,13 @@ from planner.emit.program import (
     Number,
     Operation,
     Program,
-    Some,
     Statement,
     Tensor,
-    Unless,
     Value,
     View,
     Wait,
     branch,
-    choose,
-    least,
     named,
-    variable,
     walk,
     without_unused,
 )

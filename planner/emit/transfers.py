@@ -7,24 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.emit.boxes import Fork, Lattice, Range, each_step, lattice
-from planner.emit.program import (
-    Compare,
-    Copy,
-    Element,
-    Every,
-    Fill,
-    Index,
-    Number,
-    Side,
-    Some,
-    Statement,
-    View,
-    branch,
-    least,
-    named,
-    rounded_up,
-    total,
-)
+from planner.emit.index import Compare, Every, Index, Some, least, rounded_up, total
+from planner.emit.program import Copy, Element, Fill, Number, Side, Statement, View, branch, named
 from planner.nest.ir import Buffer
 from planner.spec.affine import Affine
 from planner.spec.operator import Operator

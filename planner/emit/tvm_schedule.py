@@ -12,8 +12,9 @@ from itertools import pairwise
 from math import prod
 
 from planner.emit.epilogue import finished
+from planner.emit.index import Index, total, variable
 from planner.emit.names import Names, ascii_spelled, words
-from planner.emit.program import Element, Index, Number, Value, total, variable
+from planner.emit.program import Element, Number, Value
 from planner.emit.tvmscript import index_text, number_text, scope_name, value_text
 from planner.errors import SpecError
 from planner.nest.arithmetic import neutral

@@ -14,24 +14,33 @@ from typing import assert_never
 
 import numpy as np
 
+from planner.emit.index import (
+    Atom,
+    Choice,
+    Compare,
+    Condition,
+    Every,
+    Extreme,
+    Index,
+    Quotient,
+    Some,
+    Unless,
+    Variable,
+    rounded_up,
+    total,
+    variable,
+)
 from planner.emit.names import Names, ascii_spelled, words
 from planner.emit.program import (
     Accumulate,
     Assign,
-    Atom,
     Cast,
-    Choice,
-    Compare,
-    Condition,
     Copy,
     Element,
     Enter,
-    Every,
-    Extreme,
     Fill,
     For,
     If,
-    Index,
     Let,
     Local,
     Name,
@@ -41,18 +50,11 @@ from planner.emit.program import (
     Pick,
     Position,
     Program,
-    Quotient,
-    Some,
     Statement,
     Tensor,
-    Unless,
     Value,
-    Variable,
     View,
     Wait,
-    rounded_up,
-    total,
-    variable,
 )
 from planner.emit.scalar import require_aligned, spell_out
 from planner.errors import SpecError
