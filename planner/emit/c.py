@@ -9,7 +9,7 @@ from math import prod
 from typing import assert_never
 
 from planner.emit.c_self_test import self_test
-from planner.emit.c_values import TYPES, bare, bracketed, condition_text, fits_int, index_text, modular, number, product
+from planner.emit.c_values import TYPES, bare, condition_text, fits_int, index_text, modular, number, product
 from planner.emit.index import Index, total
 from planner.emit.names import Names, ascii_spelled, words
 from planner.emit.program import (
@@ -40,6 +40,7 @@ from planner.emit.program import (
     walk,
 )
 from planner.emit.scalar import require_aligned, spell_out
+from planner.emit.text import bracketed
 from planner.errors import SpecError
 from planner.nest.ir import Kernel
 from planner.nest.lower import lower
@@ -380,10 +381,9 @@ class _Printer:
         """An integer value modulo 2 to the bits of an unsigned type: signed overflow is undefined in C."""
         match value:
             case Operation("multiply" | "add" as kind, (a, b), _):
-                if fits_int(value):
-                    sign = "*" if kind == "multiply" else "+"
-                    return f"({modular})({self._small(a)} {sign} {self._small(b)})"
                 sign = "*" if kind == "multiply" else "+"
+                if fits_int(value):
+                    return f"({modular})({self._small(a)} {sign} {self._small(b)})"
                 return f"({self._wrapping(a, modular)} {sign} {self._wrapping(b, modular)})"
             case Cast(of, _):
                 return f"({modular}){bracketed(self._value(of))}"
