@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from planner.emit.names import Names, words
-from planner.emit.numpy_helpers import HELPERS, RESERVED
+from planner.emit.numpy_helpers import HELPERS, RESERVED, WINDOW
 from planner.emit.plain_numpy import PlainNumpy, indented, literal
 from planner.nest.arithmetic import neutral, output_dims
 from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When, walk
@@ -67,7 +67,7 @@ class _Emitter:
             "import math",
             "",
             "import numpy as np",
-            HELPERS,
+            HELPERS + WINDOW,
             "",
             *self.plain.finish(),
             "",
@@ -279,4 +279,6 @@ class _Emitter:
         yield from indented(self.plain.inputs(), 1)
         yield f"    expected = plain({arguments})"
         yield f"    actual = {identifier(self.kernel.operator.name)}({arguments})"
-        yield from indented(self.plain.comparison(), 1)
+        yield from indented(self.plain.difference(), 1)
+        yield '    print(f"{different} of {expected.size} outputs differ")'
+        yield "    raise SystemExit(different > 0)"
