@@ -298,6 +298,27 @@ def walk(body: Sequence[Statement]) -> Iterable[Statement]:
                 pass
 
 
+def without_idle_waits(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The same without waits for links on which nothing ever moves: those of an input of which only padding is read."""
+    moving = {(s.link, s.direction) for s in walk(body) if isinstance(s, Copy)}
+    return _moving(body, moving)
+
+
+def _moving(body: Sequence[Statement], moving: set[tuple[str, str]]) -> tuple[Statement, ...]:
+    kept: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Wait(link, direction) if (link, direction) not in moving:
+                continue
+            case For(name, start, stop, step, inner):
+                kept.append(For(name, start, stop, step, _moving(inner, moving)))
+            case If(condition, yes, no):
+                kept.append(If(condition, _moving(yes, moving), _moving(no, moving)))
+            case _:
+                kept.append(statement)
+    return tuple(kept)
+
+
 def without_unused(body: Sequence[Statement]) -> tuple[Statement, ...]:
     """The same without positions that are named and never used."""
     used: set[str] = set()

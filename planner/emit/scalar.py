@@ -37,6 +37,7 @@ from planner.emit.program import (
     branch,
     named,
     walk,
+    without_idle_waits,
     without_unused,
 )
 from planner.emit.transfers import Filling, load, output_copy
@@ -108,7 +109,7 @@ class _Spelling:
 
     def program(self) -> Program:
         operator, kernel = self.kernel.operator, self.kernel
-        body = without_unused(self._body(kernel.body))
+        body = without_unused(without_idle_waits(self._body(kernel.body)))
         arenas = tuple(
             Arena(
                 self.arenas[a.memory],
