@@ -166,6 +166,20 @@ class _Printer:
         yield ""
         yield f'#include "{DMA_HEADER}"'
         yield ""
+        yield from self._scopes()
+        yield ""
+        yield self.prototype()
+        yield "{"
+        self.depth = 1
+        yield from self._pointers()
+        yield ""
+        yield from self._unread()
+        yield from self._body(program.body)
+        yield "}"
+
+    def _scopes(self) -> Iterator[str]:
+        """The memory that the kernel has of its own."""
+        program = self.program
         for arena in program.arenas:
             alignment = max(arena.alignment, 8)
             yield f"/* {words(arena.memory)}: {arena.used_bytes} of {arena.capacity_bytes} B. */"
@@ -176,11 +190,10 @@ class _Printer:
                 yield f"/* {words(program.backing)}: partial sums of {words(t.operand)} on their way. */"
                 backing = ascii_spelled(program.backing)
                 yield f"PLANNER_SCOPE({backing}) static {TYPES[t.dtype]} {t.name}[{prod(t.shape)}];"
-        yield ""
-        yield self.prototype()
-        yield "{"
-        self.depth = 1
-        for v in program.views:
+
+    def _pointers(self) -> Iterator[str]:
+        """The buffers, in their first copies."""
+        for v in self.program.views:
             address = self._address(v, str(v.offset_bytes))
             if v.copies == 1:
                 yield self._line(f"{TYPES[v.dtype]} *const {v.name} = {address};")
@@ -189,10 +202,6 @@ class _Printer:
             if v.ahead:
                 yield self._line(f"{TYPES[v.dtype]} *{v.ahead} = {address};")
             yield self._line(f"unsigned {v.name}_copy = {v.copies - 1};")
-        yield ""
-        yield from self._unread()
-        yield from self._body(program.body)
-        yield "}"
 
     def _unread(self) -> Iterator[str]:
         """Uses parameters of which nothing is read but padding, so that no compiler complains."""
