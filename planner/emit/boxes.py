@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from planner.emit.program import Compare, Condition, Index, choose, quotient, total
+from planner.emit.index import Compare, Condition, Index, choose, quotient, total
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from math import prod
 from typing import assert_never
 
 from planner.emit.c_self_test import self_test
-from planner.emit.c_values import TYPES, bare, bracketed, condition_text, fits_int, index_text, modular, number, product
+from planner.emit.c_values import TYPES, bare, condition_text, fits_int, index_text, modular, number, product
+from planner.emit.index import Index, total
 from planner.emit.names import Names, ascii_spelled, words
 from planner.emit.program import (
     Accumulate,
@@ -21,7 +22,6 @@ from planner.emit.program import (
     Fill,
     For,
     If,
-    Index,
     Let,
     Local,
     Name,
@@ -37,10 +37,10 @@ from planner.emit.program import (
     Value,
     View,
     Wait,
-    total,
     walk,
 )
 from planner.emit.scalar import require_aligned, spell_out
+from planner.emit.text import bracketed
 from planner.errors import SpecError
 from planner.nest.ir import Kernel
 from planner.nest.lower import lower
@@ -166,6 +166,20 @@ class _Printer:
         yield ""
         yield f'#include "{DMA_HEADER}"'
         yield ""
+        yield from self._scopes()
+        yield ""
+        yield self.prototype()
+        yield "{"
+        self.depth = 1
+        yield from self._pointers()
+        yield ""
+        yield from self._unread()
+        yield from self._body(program.body)
+        yield "}"
+
+    def _scopes(self) -> Iterator[str]:
+        """The memory that the kernel has of its own."""
+        program = self.program
         for arena in program.arenas:
             alignment = max(arena.alignment, 8)
             yield f"/* {words(arena.memory)}: {arena.used_bytes} of {arena.capacity_bytes} B. */"
@@ -176,11 +190,10 @@ class _Printer:
                 yield f"/* {words(program.backing)}: partial sums of {words(t.operand)} on their way. */"
                 backing = ascii_spelled(program.backing)
                 yield f"PLANNER_SCOPE({backing}) static {TYPES[t.dtype]} {t.name}[{prod(t.shape)}];"
-        yield ""
-        yield self.prototype()
-        yield "{"
-        self.depth = 1
-        for v in program.views:
+
+    def _pointers(self) -> Iterator[str]:
+        """The buffers, in their first copies."""
+        for v in self.program.views:
             address = self._address(v, str(v.offset_bytes))
             if v.copies == 1:
                 yield self._line(f"{TYPES[v.dtype]} *const {v.name} = {address};")
@@ -189,9 +202,13 @@ class _Printer:
             if v.ahead:
                 yield self._line(f"{TYPES[v.dtype]} *{v.ahead} = {address};")
             yield self._line(f"unsigned {v.name}_copy = {v.copies - 1};")
-        yield ""
-        yield from self._body(program.body)
-        yield "}"
+
+    def _unread(self) -> Iterator[str]:
+        """Uses parameters of which nothing is read but padding, so that no compiler complains."""
+        read = {s.source.ref for s in walk(self.program.body) if isinstance(s, Copy)}
+        for t in self.program.tensors:
+            if t.kind == "given" and t.name not in read:
+                yield self._line(f"(void){t.name}; /* only padding is read */")
 
     def _floats(self) -> bool:
         operator = self.program.operator
@@ -381,10 +398,9 @@ class _Printer:
         """An integer value modulo 2 to the bits of an unsigned type: signed overflow is undefined in C."""
         match value:
             case Operation("multiply" | "add" as kind, (a, b), _):
-                if fits_int(value):
-                    sign = "*" if kind == "multiply" else "+"
-                    return f"({modular})({self._small(a)} {sign} {self._small(b)})"
                 sign = "*" if kind == "multiply" else "+"
+                if fits_int(value):
+                    return f"({modular})({self._small(a)} {sign} {self._small(b)})"
                 return f"({self._wrapping(a, modular)} {sign} {self._wrapping(b, modular)})"
             case Cast(of, _):
                 return f"({modular}){bracketed(self._value(of))}"

@@ -23,10 +23,6 @@ def self_test(plan: Plan, program: Program, links: Iterable[str]) -> Iterator[st
     name = program.name
     given = [t for t in program.tensors if t.kind == "given"]
     result = next(t for t in program.tensors if t.kind == "result")
-    predicted = {}
-    for link in plan.links:
-        predicted[f"{link.operand}@{link.memory} load"] = link.read_bytes
-        predicted[f"{link.operand}@{link.memory} store"] = link.written_bytes
     yield "/*"
     yield f" * Runs {name} twice on random inputs and compares with golden outputs; with -DPLANNER_COUNT it also compares the"
     yield " * bytes that each link moves with the plan's."
@@ -44,6 +40,17 @@ def self_test(plan: Plan, program: Program, links: Iterable[str]) -> Iterator[st
     yield from _array("golden", result, golden)
     yield f"static {TYPES[result.dtype]} output[{golden.size}];"
     yield ""
+    yield from _predicted(plan, name, links)
+    yield ""
+    yield from _main(plan, program, golden)
+
+
+def _predicted(plan: Plan, name: str, links: Iterable[str]) -> Iterator[str]:
+    """What each channel is to move, by the plan."""
+    predicted: dict[str, int] = {}
+    for link in plan.links:
+        predicted[f"{link.operand}@{link.memory} load"] = link.read_bytes
+        predicted[f"{link.operand}@{link.memory} store"] = link.written_bytes
     yield "#ifdef PLANNER_COUNT"
     yield f"unsigned long long planner_dma_bytes[{name.upper()}_CHANNELS];"
     yield "static const struct {"
@@ -53,7 +60,11 @@ def self_test(plan: Plan, program: Program, links: Iterable[str]) -> Iterator[st
     yield from (f'    {{"{words(link)}", {predicted[link]}ull}},' for link in links)
     yield "};"
     yield "#endif"
-    yield ""
+
+
+def _main(plan: Plan, program: Program, golden: NDArray[Any]) -> Iterator[str]:
+    name = program.name
+    result = next(t for t in program.tensors if t.kind == "result")
     yield "int main(void)"
     yield "{"
     yield "    long different = 0;"

@@ -6,29 +6,27 @@ from math import prod
 
 import numpy as np
 
-from planner.emit.program import (
-    Atom,
-    Cast,
-    Choice,
-    Compare,
-    Condition,
-    Element,
-    Every,
-    Extreme,
-    Index,
-    Number,
-    Operation,
-    Quotient,
-    Some,
-    Unless,
-    Variable,
-)
+from planner.emit.index import Index
+from planner.emit.program import Cast, Element, Number, Operation
+from planner.emit.text import Notation, bracketed
 from planner.spec.operator import DType
 
 TYPES: dict[DType, str] = {
     "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t", "int32": "int32_t",
     "uint32": "uint32_t", "int64": "int64_t", "float32": "float", "float64": "double",
 }  # fmt: skip
+
+_NOTATION = Notation(
+    scaled="{factor} * {atom}",
+    extreme="planner_{kind}({a}, {b})",
+    quotient="(({of}) / {by})",
+    choice="({condition} ? {yes} : {no})",
+    every=" && ",
+    some=" || ",
+    unless="!({of})",
+    constant_first=True,
+)
+index_text, condition_text = _NOTATION.index, _NOTATION.condition
 
 
 def product(name: str, factor: Index) -> str:
@@ -43,63 +41,6 @@ def bare(text: str) -> str:
     if text.startswith("(") and bracketed(text) == text:
         return text[1:-1]
     return text
-
-
-def bracketed(text: str) -> str:
-    """In brackets, unless it is a name, a number or already bracketed."""
-    if text.replace("_", "a").isalnum():
-        return text
-    depth = 0
-    for i, c in enumerate(text):
-        depth += (c in "([") - (c in ")]")
-        if depth == 0 and i < len(text) - 1 and not (text[: i + 1].replace("_", "a").isalnum()):
-            return f"({text})"
-    return text
-
-
-def index_text(index: Index) -> str:
-    """As C: what is added first, what is subtracted after it."""
-    parts: list[str] = []
-    for atom, a in sorted(index.terms, key=lambda term: term[1] < 0):
-        text = _atom(atom)
-        times = text if abs(a) == 1 else f"{abs(a)} * {text}"
-        parts.append(times if not parts and a > 0 else f"- {times}" if a < 0 else f"+ {times}")
-    if index.constant or not parts:
-        if not parts:
-            return str(index.constant)
-        parts.append(f"{'-' if index.constant < 0 else '+'} {abs(index.constant)}")
-    if parts[0].startswith("- "):
-        if index.constant > 0:  # c - x reads better than -x + c
-            return " ".join([str(index.constant), *parts[:-1]])
-        parts[0] = "-" + parts[0][2:]
-    return " ".join(parts)
-
-
-def _atom(atom: Atom) -> str:
-    match atom:
-        case Variable(name):
-            return name
-        case Extreme(kind, a, b):
-            return f"planner_{kind}({index_text(a)}, {index_text(b)})"
-        case Quotient(of, by):
-            return f"(({index_text(of)}) / {by})"
-        case Choice(condition, yes, no):
-            return f"({condition_text(condition)} ? {index_text(yes)} : {index_text(no)})"
-
-
-def condition_text(condition: Condition) -> str:
-    """A condition."""
-    match condition:
-        case Compare(kind, a, b):
-            return f"{index_text(a)} {kind} {index_text(b)}"
-        case Every(of):
-            return " && ".join(f"({condition_text(c)})" if isinstance(c, Some) else condition_text(c) for c in of)
-        case Some(of):
-            return " || ".join(f"({condition_text(c)})" if isinstance(c, Every) else condition_text(c) for c in of)
-        case Unless(Compare("==", a, b)):
-            return f"{index_text(a)} != {index_text(b)}"
-        case Unless(of):
-            return f"!({condition_text(of)})"
 
 
 def number(literal: Number) -> str:

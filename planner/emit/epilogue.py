@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product as combinations
 from math import prod
 
-from planner.emit.program import Cast, Index, Number, Operation, Pick, Position, Value, least, rounded_up, total
+from planner.emit.index import Index, least, rounded_up, total
+from planner.emit.program import Cast, Number, Operation, Pick, Position, Value
 from planner.errors import SpecError
-from planner.spec.affine import Affine
 from planner.spec.operator import DTYPE_BYTES, DType, Operator
 
 MOST_UNROLLED = 1024
@@ -71,12 +71,9 @@ def _window_count(operator: Operator, at: Mapping[str, Index], dtype: DType) -> 
     operand = operator.operands[average.operand]
     covered: set[str] = set()
     counts: list[Index] = []
-    for axis, size in zip(operand.index, operand.shape, strict=True):
+    for axis, size, margin in zip(operand.index, operand.shape, operator.margins(average.operand), strict=True):
         window = [(d, a) for d, a in axis.terms if d in average.dims]
-        if not window or not average.valid:
-            continue
-        low, high = reach(operator, axis)
-        if low < 0 or high >= size:
+        if window and average.valid and any(margin):
             covered |= {d for d, _ in window}
             base = total(at[d] * a for d, a in axis.terms if d not in average.dims) + axis.offset
             counts.append(_inside(operator, base, window, size))
@@ -105,13 +102,6 @@ def _inside(operator: Operator, base: Index, window: Sequence[tuple[str, int]], 
     return total(parts)
 
 
-def neutral(reduce: str, dtype: DType) -> int | float:
-    """What a reduction starts from."""
-    if reduce == "sum":
-        return 0
-    return float("-inf") if dtype.startswith("float") else limits(dtype)[0]
-
-
 def limits(dtype: DType) -> tuple[int, int]:
     """The least and the greatest integer of a dtype."""
     bits, unsigned = 8 * DTYPE_BYTES[dtype], dtype.startswith("u")
@@ -137,9 +127,3 @@ def _mean(value: Value, count: Value, *, floats: bool) -> Value:
 
     negative = rounded(Operation("subtract", (zero, value), dtype))
     return Pick(value, zero, Operation("subtract", (zero, negative), dtype), rounded(value))
-
-
-def reach(operator: Operator, axis: Affine) -> tuple[int, int]:
-    """The least and the greatest index that an axis ever takes."""
-    low = axis.offset + sum(min(a * (operator.dims[d] - 1), 0) for d, a in axis.terms)
-    return low, axis.offset + sum(max(a * (operator.dims[d] - 1), 0) for d, a in axis.terms)

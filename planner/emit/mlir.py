@@ -14,24 +14,18 @@ from typing import assert_never
 
 import numpy as np
 
+from planner.emit.index import Atom, Choice, Compare, Condition, Every, Extreme, Index, Quotient, Some, Unless, Variable
 from planner.emit.names import Names, ascii_spelled, words
 from planner.emit.program import (
     Accumulate,
     Assign,
-    Atom,
     Cast,
-    Choice,
-    Compare,
-    Condition,
     Copy,
     Element,
     Enter,
-    Every,
-    Extreme,
     Fill,
     For,
     If,
-    Index,
     Kind,
     Let,
     Local,
@@ -42,14 +36,10 @@ from planner.emit.program import (
     Pick,
     Position,
     Program,
-    Quotient,
     Side,
-    Some,
     Statement,
     Tensor,
-    Unless,
     Value,
-    Variable,
     View,
     Wait,
 )
@@ -263,16 +253,8 @@ class _Printer:
                     self._line("}")
                 case Copy():
                     self._copy(statement)
-                case Fill(view, step, counts, value):
-                    number = self._value(value)
-                    array = self.program.view(view)
-
-                    def put(
-                        at: Sequence[str], array: View = array, step: Sequence[Index] = step, number: str = number
-                    ) -> None:
-                        self._store(array, self._places(None, step, at), number)
-
-                    self._nested(counts, put)
+                case Fill():
+                    self._fill(statement)
                 case Assign():
                     self._assign(statement)
                 case Accumulate():
@@ -339,6 +321,14 @@ class _Printer:
             self._store(to, places(copy.to, at), value)
 
         self._nested(copy.counts, move)
+
+    def _fill(self, fill: Fill) -> None:
+        view, number = self.program.view(fill.view), self._value(fill.value)
+
+        def put(at: Sequence[str]) -> None:
+            self._store(view, self._places(None, fill.step, at), number)
+
+        self._nested(fill.counts, put)
 
     def _fetch(self, array: Tensor | View, at: Sequence[str]) -> str:
         result = self._new()

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.emit.epilogue import reach
 from planner.emit.mlir import conversion, operation, spelled_name, type_of
 from planner.emit.names import Names, words
-from planner.nest.ir import For, Kernel, Statement, Visit
+from planner.nest.ir import For, Kernel, Visit, spine
 
 
 def emit(kernel: Kernel) -> str:
@@ -108,9 +107,8 @@ class _Script:
     def _shape(self, name: str) -> list[int]:
         """Extents of an operand once it is padded: all that is ever read, and no less than the operand."""
         operator = self.kernel.operator
-        operand = operator.operands[name]
-        spans = [reach(operator, axis) for axis in operand.index]
-        return [max(high, size - 1) - min(low, 0) + 1 for (low, high), size in zip(spans, operand.shape, strict=True)]
+        shape, margins = operator.operands[name].shape, operator.margins(name)
+        return [before + size + behind for size, (before, behind) in zip(shape, margins, strict=True)]
 
     def _type(self, name: str) -> str:
         operator = self.kernel.operator
@@ -120,8 +118,8 @@ class _Script:
     def _map(self, name: str) -> str:
         operator = self.kernel.operator
         texts: list[str] = []
-        for axis in operator.operands[name].index:
-            shift = axis.offset - min(reach(operator, axis)[0], 0)
+        for axis, (before, _) in zip(operator.operands[name].index, operator.margins(name), strict=True):
+            shift = axis.offset + before
             parts = [f"d{self._number(d)}" + (f" * {a}" if a != 1 else "") for d, a in axis.terms]
             texts.append(" + ".join([*parts, *([str(shift)] if shift or not parts else [])]))
         return f"affine_map<({self._dims()}) -> ({', '.join(texts)})>"
@@ -155,7 +153,7 @@ class _Script:
         """Loops that follow each other, each dim once, then the visits below them."""
         band: list[For | Visit] = []
         size = dict(self.kernel.operator.dims)
-        for entry in _spine(self.kernel.body):
+        for entry in spine(self.kernel.body):
             if isinstance(entry, Visit):
                 if band and isinstance(band[0], For):
                     yield band
@@ -170,10 +168,3 @@ class _Script:
                 band = []
             band.append(entry)
         yield band
-
-
-def _spine(body: tuple[Statement, ...]) -> Iterator[For | Visit]:
-    for statement in body:
-        if isinstance(statement, For | Visit):
-            yield statement
-            yield from _spine(statement.body)

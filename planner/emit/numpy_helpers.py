@@ -1,4 +1,4 @@
-"""The part of an emitted Python module that is the same for every kernel."""
+"""The parts of an emitted Python module that are the same for every kernel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def view(arena, offset, shape, dtype, slot_bytes):
     """A typed view of a scope's bytes at an address; each slot takes `slot_bytes`."""
     strides = [slot_bytes * math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return np.ndarray(shape, dtype, arena, offset, strides)
+'''
 
+
+WINDOW = '''
 
 def window(values, base, steps, index, dims):
     """values[index of the dims] as an array with one axis a dim; `dims` gives each dim's range."""
@@ -48,6 +51,7 @@ def window(values, base, steps, index, dims):
     start = values[tuple(slice(c, None) for c in corner)]
     return np.lib.stride_tricks.as_strided(start, [b - a for a, b in dims.values()], list(strides.values()))
 '''
+"""What the plain computation needs."""
 
 
 RESERVED = frozenset(

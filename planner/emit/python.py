@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import assert_never
 
-import numpy as np
-
 from planner.emit.names import Names, words
-from planner.emit.numpy_helpers import HELPERS, RESERVED
-from planner.nest.arithmetic import EXACT_FLOAT, neutral, output_dims, tolerance
-from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When
-from planner.nest.reference import bias_range
+from planner.emit.numpy_helpers import HELPERS, RESERVED, WINDOW
+from planner.emit.plain_numpy import PlainNumpy, indented, literal
+from planner.nest.arithmetic import neutral, output_dims
+from planner.nest.ir import Buffer, Compute, Finish, For, Init, Kernel, Load, Statement, Store, Tile, Visit, When, walk
 from planner.spec.affine import Affine
 
 LOOPS_AT_ONCE = 16
@@ -41,21 +37,22 @@ class _Emitter:
     arenas: dict[str, str] = field(init=False)
     buffers: dict[str, str] = field(init=False)
     loops: dict[str, str] = field(init=False)
+    plain: PlainNumpy = field(init=False)
 
     def __post_init__(self) -> None:
         operator = self.kernel.operator
         names = Names({*RESERVED, *(f"x{i}" for i in range(len(operator.factors)))})
         names.taken.add(identifier(operator.name))
-        found = [s.var for s in _walk(self.kernel.body) if isinstance(s, For)]
+        found = [s.var for s in walk(self.kernel.body) if isinstance(s, For)]
         names.taken |= {f"inside_{depth}" for depth in range(0, len(found) + 1, LOOPS_AT_ONCE)}
         self.loops = {var: names.new(var, ("", "_end")) for var in found}
         self.operands = {name: names.new(name, ("", "_partial")) for name in operator.operands}
+        self.plain = PlainNumpy(operator, self.operands)
         self.arenas = {a.memory: names.new(f"{a.memory}_bytes") for a in self.kernel.arenas}
         self.buffers = {b.name: names.new(f"{b.operand}_{b.memory}", _OF_A_BUFFER) for b in self.kernel.buffers}
 
     def module(self) -> str:
         operator = self.kernel.operator
-        inputs = [self.operands[n] for n, o in operator.operands.items() if o.role != "output"]
         dims = ", ".join(f"{words(d)} = {n}" for d, n in operator.dims.items())
         lines = [
             f'"""Kernel of {words(operator.name)}: {dims}.',
@@ -70,21 +67,21 @@ class _Emitter:
             "import math",
             "",
             "import numpy as np",
-            HELPERS,
+            HELPERS + WINDOW,
             "",
-            *self._finish_function(),
+            *self.plain.finish(),
             "",
             "",
-            f"def {identifier(operator.name)}({', '.join(inputs)}):",
-            *_indented(self._prologue(), 1),
-            *_indented(self._statements(self.kernel.body), 1),
+            f"def {identifier(operator.name)}({', '.join(self.plain.given)}):",
+            *indented(self._prologue(), 1),
+            *indented(self._statements(self.kernel.body), 1),
             f"    return {self.operands[operator.output_name]}",
             "",
             "",
-            *self._plain_function(inputs),
+            *self.plain.plain(),
             "",
             "",
-            *self._main(inputs),
+            *self._main(),
         ]
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -107,7 +104,7 @@ class _Emitter:
     def _spills_home(self) -> bool:
         return any(
             isinstance(s, Store) and s.final.loops and self.kernel.buffer(s.buffer).outer is None
-            for s in _walk(self.kernel.body)
+            for s in walk(self.kernel.body)
         )
 
     # Statements -----------------------------------------------------------------------------------------------------
@@ -120,7 +117,7 @@ class _Emitter:
                     var = self.loops[statement.var]
                     yield f"for {var} in range({start}, {end}, {statement.tile}):"
                     yield f"    {var}_end = min({var} + {statement.tile}, {end})"
-                    yield from _indented(self._inside(statement.body, depth + 1), 1)
+                    yield from indented(self._inside(statement.body, depth + 1), 1)
                 case Visit():
                     yield from self._visit(statement)
                     yield from self._statements(statement.body, depth)
@@ -146,7 +143,7 @@ class _Emitter:
         yield f"def inside_{depth}():"
         if counters:
             yield f"    nonlocal {', '.join(counters)}"
-        yield from _indented(self._statements(body, depth), 1)
+        yield from indented(self._statements(body, depth), 1)
         yield f"inside_{depth}()"
 
     def _range(self, dim: str, loop: str | None) -> tuple[str, str]:
@@ -163,10 +160,10 @@ class _Emitter:
                 yield from body
             return
         yield f"if {self._condition(when)}:"
-        yield from _indented(body, 1)
+        yield from indented(body, 1)
 
     def _condition(self, when: When) -> str:
-        loops = {s.var: s for s in _walk(self.kernel.body) if isinstance(s, For)}
+        loops = {s.var: s for s in walk(self.kernel.body) if isinstance(s, For)}
         tests: list[str] = []
         for var in when.loops:
             start, end = self._range(loops[var].dim, loops[var].outer)
@@ -214,7 +211,7 @@ class _Emitter:
             yield f"{name}[{self._in(b, f'{name}_inside')}] = {source}"
             return
         if self._padded(b):
-            padding = _literal(operator.padding_value)
+            padding = literal(operator.padding_value)
             yield f"{name}_inside = clip({name}_box, {operator.operands[b.operand].shape})"
             yield f"{name}[{self._in(b, f'{name}_box')}] = {padding}  # padding is written, never fetched"
             yield f"if {name}_inside:"
@@ -224,107 +221,31 @@ class _Emitter:
         yield f"{name}[{self._in(b, f'{name}_inside')}] = {source}"
 
     def _padded(self, b: Buffer) -> bool:
-        dims, operand = self.kernel.operator.dims, self.kernel.operator.operands[b.operand]
-        for axis, size in zip(operand.index, operand.shape, strict=True):
-            low = axis.offset + sum(min(a * (dims[d] - 1), 0) for d, a in axis.terms)
-            high = axis.offset + sum(max(a * (dims[d] - 1), 0) for d, a in axis.terms)
-            if low < 0 or high >= size:
-                return True
-        return False
+        return any(map(any, self.kernel.operator.margins(b.operand)))
 
     def _init(self, init: Init) -> Iterator[str]:
         operator, b = self.kernel.operator, self.kernel.buffer(init.buffer)
         target = f"{self.buffers[b.name]}[{self._in(b, self._box(operator.output.index, init.tile))}]"
         if init.bias is None:
-            yield f"{target} = {_literal(neutral(operator))}"
+            yield f"{target} = {literal(neutral(operator))}"
             return
         bias = self.kernel.buffer(init.bias)
-        yield f"{target} = {self._spread(self._window(bias, init.tile), bias.operand)}  # start from the bias"
-
-    def _spread(self, window: str, operand: str) -> str:
-        """An operand's window as an array with the axes of the output."""
-        axes, own = output_dims(self.kernel.operator), self._dims(operand)
-        order = [own.index(d) for d in axes if d in own]
-        moved = f"{window}.transpose({order})" if order != sorted(order) else window
-        return f"{moved}[{', '.join(':' if d in own else 'None' for d in axes)}]"
-
-    def _dims(self, operand: str) -> list[str]:
-        """The dims longer than 1 of an operand: the axes of its window."""
-        operator = self.kernel.operator
-        return [d for d, n in operator.dims.items() if n > 1 and d in operator.operands[operand].dims]
+        yield f"{target} = {self.plain.spread(self._window(bias, init.tile), bias.operand)}  # start from the bias"
 
     def _window(self, b: Buffer, tile: Tile) -> str:
-        name, own = self.buffers[b.name], self._dims(b.operand)
+        name, own = self.buffers[b.name], self.plain.dims_of(b.operand)
         dims = ", ".join(f"{d!r}: ({', '.join(self._range(d, tile.loop(d)))})" for d in own)
-        return f"window({name}, {name}_base, {b.steps}, {self._index(b.operand)}, {{{dims}}})"
-
-    def _index(self, operand: str) -> str:
-        """The index of each axis as (offset, coefficients); a dim of extent 1 is always 0 and left out."""
-        own, index = self._dims(operand), self.kernel.operator.operands[operand].index
-        return "[" + ", ".join(f"({i.offset}, { {d: a for d, a in i.terms if d in own} })" for i in index) + "]"
+        return f"window({name}, {name}_base, {b.steps}, {self.plain.index_of(b.operand)}, {{{dims}}})"
 
     def _compute(self, compute: Compute) -> Iterator[str]:
         operator, out = self.kernel.operator, self.kernel.buffer(compute.output)
         factors = [self._window(self.kernel.buffer(f), compute.tile) for f in compute.factors]
         target = f"{self.buffers[out.name]}[{self._in(out, self._box(operator.output.index, compute.tile))}]"
-        yield from self._reduction(target, factors, [self.kernel.buffer(f).operand for f in compute.factors])
-
-    def _reduction(self, target: str, factors: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-        """Fold the factors into the target: a sum of products by einsum, anything else by broadcasting."""
-        operator = self.kernel.operator
-        subscripts = dict(zip(operator.dims, string.ascii_letters, strict=False))
-        own = {n: self._dims(n) for n in names}
-        axes = output_dims(operator)
-        kept = [d for d in axes if d and any(d in dims for dims in own.values())]
-        picked = ", ".join(":" if d in kept else "None" for d in axes)
-        for i, factor in enumerate(factors):
-            yield f"x{i} = {factor}.astype(np.{self._wide()})"
-        if operator.reduce == "sum" and operator.combine == "multiply":
-            terms = ",".join("".join(subscripts[d] for d in own[n]) for n in names)
-            result = "".join(subscripts[d] for d in kept)
-            arguments = ", ".join(f"x{i}" for i in range(len(factors)))
-            yield f'total = np.einsum("{terms}->{result}", {arguments}, optimize=True)'
-            yield f"{target} += total[{picked}]{self._narrow()}"
-            return
-        order = [*kept, *dict.fromkeys(d for dims in own.values() for d in dims if d not in kept)]
-        for i, n in enumerate(names):
-            moved = [own[n].index(d) for d in order if d in own[n]]
-            along = ", ".join(":" if d in own[n] else "None" for d in order)
-            yield f"x{i} = x{i}.transpose({moved})[{along or '...'}]"
-        sign = " * " if operator.combine == "multiply" else " + "
-        combined = sign.join(f"x{i}" for i in range(len(factors)))
-        folded = tuple(range(len(kept), len(order)))
-        fold = "max" if operator.reduce == "max" else "sum"
-        yield f"total = ({combined}).{fold}({folded})" if folded else f"total = {combined}"
-        both = f"np.maximum({target}, total[{picked}])" if fold == "max" else f"{target} + total[{picked}]"
-        yield f"{target} = ({both}).astype(np.{operator.accumulate})"
-
-    def _bound(self) -> int:
-        """No sum of products exceeds this in magnitude. For integers."""
-        operator = self.kernel.operator
-        bound = prod(operator.dims[d] for d in operator.reduction_dims)
-        for operand in operator.factors.values():
-            bound *= max(-int(np.iinfo(operand.dtype).min), int(np.iinfo(operand.dtype).max))
-        return bound
-
-    def _wide(self) -> str:
-        """The dtype of the arithmetic: float64 where all sums of products are exact in it."""
-        operator = self.kernel.operator
-        if operator.accumulate.startswith("float"):
-            return operator.accumulate
-        products = operator.reduce == "sum" and operator.combine == "multiply"
-        return "float64" if products and self._bound() < EXACT_FLOAT else "int64"
-
-    def _narrow(self) -> str:
-        """The cast of a sum to the accumulator's dtype. Integers wrap there; a float beyond its range might not."""
-        accumulate = self.kernel.operator.accumulate
-        if not accumulate.startswith("float") and self._bound() > np.iinfo(accumulate).max:
-            return f".astype(np.int64).astype(np.{accumulate})"
-        return f".astype(np.{accumulate})"
+        yield from self.plain.reduction(target, factors, [self.kernel.buffer(f).operand for f in compute.factors])
 
     def _finish(self, b: Buffer) -> Iterator[str]:
         name = self.buffers[b.name]
-        tile = next(s.tile for s in _walk(self.kernel.body) if isinstance(s, Visit) and s.buffer == b.name)
+        tile = next(s.tile for s in walk(self.kernel.body) if isinstance(s, Visit) and s.buffer == b.name)
         ranges = ", ".join(
             f"range({', '.join(self._range(d, tile.loop(d)))})" if d else "range(1)"
             for d in output_dims(self.kernel.operator)
@@ -352,145 +273,12 @@ class _Emitter:
         yield "else:  # partial sums go out"
         yield f"    {partial} = {name}[{box}]"
 
-    # Epilogue and self-test -----------------------------------------------------------------------------------------
-
-    def _finish_function(self) -> Iterator[str]:
-        operator = self.kernel.operator
-        epilogue, output = operator.epilogue, operator.output
-        floats = operator.accumulate.startswith("float")
-        names = self._finish_names()
-        yield f"def finish(values, {', '.join(names)}):"
-        yield f'    """Accumulators of a box of outputs, at these positions, to results in {output.dtype}."""'
-        if not floats:
-            yield "    values = values.astype(np.int64)"
-        if epilogue.average is not None:
-            yield from _indented(self._average(floats), 1)
-        if (q := epilogue.requantise) is not None:
-            yield f"    values = values * {q.multiplier}"
-            if q.shift:
-                yield f"    values = (values + {1 << (q.shift - 1)}) >> {q.shift}"
-            if q.zero_point:
-                yield f"    values = values + {q.zero_point}"
-        if epilogue.relu:
-            yield f"    values = np.maximum(values, {q.zero_point if q is not None else 0})"
-        if epilogue.clip is not None:
-            yield f"    values = np.clip(values, {epilogue.clip[0]}, {epilogue.clip[1]})"
-        if not output.dtype.startswith("float"):
-            limits = np.iinfo(output.dtype)
-            if floats:
-                yield "    values = np.rint(values)"
-            yield f"    values = np.clip(values, {limits.min}, {limits.max})"
-        yield f"    return values.astype(np.{output.dtype})"
-
-    def _finish_names(self) -> list[str]:
-        """Parameters of `finish`, one an axis of the output."""
-        names = Names(set(RESERVED))
-        return [names.new(d or f"axis_{i}") for i, d in enumerate(output_dims(self.kernel.operator))]
-
-    def _average(self, floats: bool) -> Iterator[str]:
-        operator = self.kernel.operator
-        average = operator.epilogue.average
-        assert average is not None
-        operand, dims = operator.operands[average.operand], output_dims(operator)
-        names = dict(zip(dims, self._finish_names(), strict=True))
-        covered: set[str] = set()
-        yield "count = 1"
-        for index, size in zip(operand.index, operand.shape, strict=True):
-            inner = [d for d in index.dims if d in average.dims]
-            if not average.valid or not inner:
-                continue
-            covered |= set(inner)
-            terms = [str(index.offset)]
-            for d, a in index.terms:
-                if operator.dims[d] == 1:
-                    continue
-                axis = len(dims) + inner.index(d) if d in inner else dims.index(d)
-                shape = [1] * (len(dims) + len(inner))
-                shape[axis] = -1
-                along = f"range({operator.dims[d]})" if d in inner else names[d]
-                terms.append(f"{a} * np.array({along}).reshape({shape})")
-            if len(terms) == 1:
-                terms = [f"np.full({[1] * (len(dims) + len(inner))}, {index.offset})"]
-            yield f"place = {' + '.join(terms)}"
-            axes = tuple(range(len(dims), len(dims) + len(inner)))
-            yield f"count = count * ((place >= 0) & (place < {size})).sum({axes})"
-        rest = prod(operator.dims[d] for d in average.dims if d not in covered)
-        yield f"count = np.maximum(count * {rest}, 1)"
-        if floats:
-            yield "values = (values / count).astype(values.dtype)"
-        else:
-            yield "values = np.sign(values) * ((2 * np.abs(values) + count) // (2 * count))  # halves away from zero"
-
-    def _plain_function(self, inputs: Sequence[str]) -> Iterator[str]:
-        """The same computation on whole tensors: pad, window, reduce, finish."""
-        operator = self.kernel.operator
-        yield f"def plain({', '.join(inputs)}):"
-        yield '    """The operator on whole tensors, without tiles or buffers."""'
-        lines: list[str] = []
-        windows: list[str] = []
-        for name in operator.factors:
-            own, operand = self.operands[name], operator.operands[name]
-            low = [i.offset + sum(min(a * (operator.dims[d] - 1), 0) for d, a in i.terms) for i in operand.index]
-            high = [i.offset + sum(max(a * (operator.dims[d] - 1), 0) for d, a in i.terms) for i in operand.index]
-            margins = [(max(0, -a), max(0, b - n + 1)) for a, b, n in zip(low, high, operand.shape, strict=True)]
-            padding = _literal(operator.padding_value)
-            if any(margin != (0, 0) for margin in margins):
-                lines.append(f"{own} = np.pad({own}, {margins}, constant_values={padding})")
-            windows.append(self._whole_window(name, [-before for before, _ in margins]))
-        lines.append(f"acc = np.full({operator.output.shape}, {_literal(neutral(operator))}, np.{operator.accumulate})")
-        if operator.bias_name is not None:
-            window = self._whole_window(operator.bias_name, [0] * len(operator.operands[operator.bias_name].shape))
-            lines.append(f"acc[...] = {self._spread(window, operator.bias_name)}")
-        lines += self._reduction("acc[...]", windows, list(operator.factors))
-        lines.append(f"return finish(acc, {', '.join(f'range({n})' for n in operator.output.shape)})")
-        yield from _indented(lines, 1)
-
-    def _whole_window(self, operand: str, base: Sequence[int]) -> str:
-        """An operand over all of its dims, its first element at index `base`."""
-        dims = self.kernel.operator.dims
-        ranges = ", ".join(f"{d!r}: (0, {dims[d]})" for d in self._dims(operand))
-        steps = [1] * len(base)
-        return f"window({self.operands[operand]}, {list(base)}, {steps}, {self._index(operand)}, {{{ranges}}})"
-
-    def _main(self, inputs: Sequence[str]) -> Iterator[str]:
-        operator = self.kernel.operator
+    def _main(self) -> Iterator[str]:
+        arguments = ", ".join(self.plain.given)
         yield 'if __name__ == "__main__":'
-        yield "    random = np.random.default_rng(0)"
-        given = [o for o in operator.operands.values() if o.role != "output"]
-        for name, operand in zip(inputs, given, strict=True):
-            if operand.dtype.startswith("float"):
-                yield f"    {name} = random.uniform(-1, 1, {operand.shape}).astype(np.{operand.dtype})"
-            else:
-                limits = np.iinfo(operand.dtype)
-                low, high = int(limits.min), int(limits.max)
-                if operand.role == "bias":  # as large as the sums, which it would drown otherwise
-                    low, high = max(low, -bias_range(operator)), min(high, bias_range(operator))
-                bounds = f"{low}, {high}, {operand.shape}, np.{operand.dtype}"
-                yield f"    {name} = random.integers({bounds}, endpoint=True)"
-        arguments = ", ".join(inputs)
+        yield from indented(self.plain.inputs(), 1)
         yield f"    expected = plain({arguments})"
-        yield f"    actual = {identifier(operator.name)}({arguments})"
-        if operator.output.dtype.startswith("float"):
-            yield "    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0)"
-            off = f"rtol={tolerance(operator):.1e}, atol={tolerance(operator):.1e} * largest"
-            yield f"    different = int((~np.isclose(actual, expected, {off})).sum())"
-        else:
-            yield "    different = int((actual != expected).sum())"
+        yield f"    actual = {identifier(self.kernel.operator.name)}({arguments})"
+        yield from indented(self.plain.difference(), 1)
         yield '    print(f"{different} of {expected.size} outputs differ")'
         yield "    raise SystemExit(different > 0)"
-
-
-def _literal(value: float) -> str:
-    return "-np.inf" if value == float("-inf") else str(value)
-
-
-def _walk(body: Sequence[Statement]) -> Iterator[Statement]:
-    for statement in body:
-        yield statement
-        if isinstance(statement, For | Visit):
-            yield from _walk(statement.body)
-
-
-def _indented(lines: Iterator[str] | Sequence[str], depth: int) -> Iterator[str]:
-    for line in lines:
-        yield "    " * depth + line

@@ -7,54 +7,43 @@ for a buffer and for the tile inside of it cancels, and a loop that always takes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import assert_never
 
-from planner.emit.boxes import Fork, Lattice, Range, each_step, lattice
-from planner.emit.epilogue import cast, finished, neutral, reach
+from planner.emit.boxes import Range
+from planner.emit.epilogue import cast, finished
+from planner.emit.index import Compare, Condition, Every, Index, Some, Unless, choose, least, variable
 from planner.emit.names import Names
 from planner.emit.program import (
     Accumulate,
     Arena,
     Assign,
-    Compare,
-    Condition,
     Copy,
-    Element,
     Enter,
-    Every,
-    Fill,
     For,
-    If,
-    Index,
     Kind,
     Let,
     Local,
-    Name,
     Note,
     Number,
     Operation,
     Program,
-    Side,
-    Some,
     Statement,
     Tensor,
-    Unless,
     Value,
     View,
     Wait,
-    choose,
-    least,
-    rounded_up,
-    simplified,
-    total,
-    variable,
+    branch,
+    named,
     walk,
+    without_idle_waits,
     without_unused,
 )
+from planner.emit.transfers import Filling, load, output_copy
 from planner.errors import SpecError
 from planner.nest import ir
-from planner.spec.affine import Affine
+from planner.nest.arithmetic import neutral
 from planner.spec.operator import DTYPE_BYTES, DType, Epilogue
 
 _WHEN = ("", "_begin", "_next")
@@ -85,42 +74,19 @@ def require_aligned(program: Program) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
-    """A buffer that is alive: where its slots lie, and the ranges that it was filled for."""
-
-    buffer: ir.Buffer
-    view: View
-    index: tuple[Affine, ...]
-    ranges: Mapping[str, Range]
-
-    def slot(self, axis: int, low: Mapping[str, Index], high: Mapping[str, Index]) -> Index:
-        """Slot of the lowest index of a box inside of this one: dims with positive coefficients are at `low`, others at `high`.
-
-        A dim of which the buffer holds one point is at that point: it adds nothing.
-        """
-        parts: list[Index] = []
-        for d, a in self.index[axis].terms:
-            mine, step = self.ranges[d], self.buffer.steps[axis]
-            if mine.most > 1:
-                parts.append((low[d] - mine.start) * (a // step) if a > 0 else (mine.end - 1 - high[d]) * (-a // step))
-        return total(parts)
-
-    def step(self, axis: int, lattice: Lattice) -> Index:
-        """Slots between neighbours of a box."""
-        return Index((), max(lattice.step // self.buffer.steps[axis], 1))
-
-
 @dataclass(slots=True)
 class _Spelling:
     kernel: ir.Kernel
     names: Names
     overlap: bool
     loops: dict[str, Range] = field(default_factory=dict[str, Range])
-    outer: dict[str, Range] = field(default_factory=dict[str, Range])
-    """Range around each loop."""
+    """Range that each loop sets."""
+    around: dict[str, Range] = field(default_factory=dict[str, Range])
+    """Range that each loop steps through."""
+    current: dict[str, Range] = field(init=False)
+    """Range of each dim at this place of the kernel."""
     variables: dict[str, str] = field(default_factory=dict[str, str])
-    live: dict[str, _Visit] = field(default_factory=dict[str, _Visit])
+    live: dict[str, Filling] = field(default_factory=dict[str, Filling])
     operands: dict[str, str] = field(init=False)
     views: dict[str, View] = field(init=False)
     arenas: dict[str, str] = field(init=False)
@@ -136,13 +102,14 @@ class _Spelling:
         self.arenas = {memory: names.new(memory) for memory in used}
         self.pipelines = self._pipelines() if self.overlap else {}
         self.views = {b.name: self._view(b) for b in self.kernel.buffers}
-        for loop in _loops(self.kernel.body):
-            self.variables[loop] = names.new(loop, ("", "_end", "_next", "_next_end", "_number"))
+        for loop in (s for s in ir.walk(self.kernel.body) if isinstance(s, ir.For)):
+            self.variables[loop.var] = names.new(loop.var, ("", "_end", "_next", "_next_end", "_number"))
         self.within = {d: names.new(f"{d}_in") for d in operator.dims}
+        self.current = {d: self._whole(d) for d in operator.dims}
 
     def program(self) -> Program:
         operator, kernel = self.kernel.operator, self.kernel
-        body = without_unused(self._body(kernel.body))
+        body = without_unused(without_idle_waits(self._body(kernel.body)))
         arenas = tuple(
             Arena(
                 self.arenas[a.memory],
@@ -235,13 +202,7 @@ class _Spelling:
                 case ir.Finish():
                     found += self._when(statement.when, self._finish(self.live[statement.buffer]))
                 case ir.Store():
-                    visit = self.live[statement.buffer]
-                    wait = Wait(statement.buffer, "store")
-                    behind = statement.buffer in self.pipelines
-                    found += [wait] if behind else []
-                    partial = self._output_copy(visit, "store", results=False) if statement.final.loops else []
-                    found += self._when(statement.final, self._output_copy(visit, "store", results=True), partial)
-                    found += [] if behind else [wait]
+                    found += self._store(statement)
                 case _:
                     assert_never(statement)
         return found
@@ -255,40 +216,45 @@ class _Spelling:
 
     def _for(self, loop: ir.For) -> list[Statement]:
         around = self._whole(loop.dim) if loop.outer is None else self.loops[loop.outer]
-        name, tile = self.variables[loop.var], min(loop.tile, around.most)
-        if tile == around.most:  # one tile, always
-            self.loops[loop.var], self.outer[loop.var] = around, around
-            return self._body(loop.body)
-        here = variable(name)
-        first: list[Statement] = []
-        if around.fewest == around.most and around.most % tile == 0:
-            inside = Range(here, here + tile, tile, tile)
-        else:
-            first.append(Name(f"{name}_end", least(here + loop.tile, around.end)))
-            fewest = around.most % tile if around.fewest == around.most else 1
-            inside = Range(here, variable(f"{name}_end"), fewest, tile)
-        self.loops[loop.var], self.outer[loop.var] = inside, around
-        return [For(name, around.start, around.end, loop.tile, (*first, *self._body(loop.body)))]
+        name, first = self.variables[loop.var], list[Statement]()
+        inside = _at(loop, variable(name), around, partial(named, f"{name}_end", first))
+        self.loops[loop.var], self.around[loop.var] = inside, around
+        before, self.current[loop.dim] = self.current[loop.dim], inside
+        body = self._body(loop.body)
+        self.current[loop.dim] = before
+        return body if inside is around else [For(name, around.start, around.end, loop.tile, (*first, *body))]
 
     def _visit(self, statement: ir.Visit) -> list[Statement]:
         buffer = self.kernel.buffer(statement.buffer)
         view = self.views[buffer.name]
-        index = self.kernel.operator.operands[buffer.operand].index
-        self.live[buffer.name] = _Visit(buffer, view, index, self._ranges(statement.tile))
+        self.live[buffer.name] = self._filling(buffer, view.name, self._ranges(statement.tile))
         text = f"{buffer.operand} in {buffer.memory}, below {buffer.parent}: {list(buffer.shape)} at byte {buffer.offset_bytes}"
         enter = [Enter(view.name)] if view.copies > 1 and self.overlap else []
         return [Note(text), *enter, *self._body(statement.body)]
 
+    def _filling(self, buffer: ir.Buffer, name: str, ranges: Mapping[str, Range]) -> Filling:
+        """A filling of a buffer, in its copy of that name."""
+        index = self.kernel.operator.operands[buffer.operand].index
+        above = None if buffer.outer is None else self.live[buffer.outer]
+        return Filling(buffer, self.views[buffer.name], name, self.operands[buffer.operand], index, ranges, above)
+
+    def _store(self, store: ir.Store) -> list[Statement]:
+        """Empty a buffer; where it is stored behind, the transfer before this one has to be over, else this one."""
+        filling, wait = self.live[store.buffer], Wait(store.buffer, "store")
+        partial = output_copy(filling, "store", results=False) if store.final.loops else []
+        moved = self._when(store.final, output_copy(filling, "store", results=True), partial)
+        return [wait, *moved] if store.buffer in self.pipelines else [*moved, wait]
+
     def _when(self, when: ir.When, yes: list[Statement], no: list[Statement] | None = None) -> list[Statement]:
         tests: list[Condition] = []
         for loop in when.loops:
-            inside, around = self.loops[loop], self.outer[loop]
+            inside, around = self.loops[loop], self.around[loop]
             last = when.kind == "last"
             tests.append(Compare("==", *((inside.end, around.end) if last else (inside.start, around.start))))
         condition: Condition = Unless(Every(tuple(tests))) if when.kind == "not_first" else Every(tuple(tests))
         if when.kind == "always":
             condition = Every(())
-        return _if(condition, yes, no or [])
+        return branch(condition, yes, no or [])
 
     # Overlap --------------------------------------------------------------------------------------------------------------
 
@@ -298,11 +264,11 @@ class _Spelling:
         for name, loops in self.pipelines.items():
             view = self.views[name]
             if loops[0] is loop and view.ahead is not None:
-                ranges = self._current(loop)
+                ranges = dict(self.current)
                 for each in loops:
-                    around = ranges.get(each.dim) or self._whole(each.dim)
-                    ranges[each.dim] = self._at(each, around.start, around, None, found)
-                found += self._load(self._ahead(name, ranges), "_begin")
+                    around = ranges[each.dim]
+                    ranges[each.dim] = _at(each, around.start, around)
+                found += load(self.kernel.operator, self._ahead(name, ranges), "_begin")
         return found
 
     def _drain(self, loop: ir.For) -> list[Statement]:
@@ -313,164 +279,49 @@ class _Spelling:
         ]
         return [Wait(name, "store") for name in names]
 
-    def _arrive(self, visit: _Visit) -> list[Statement]:
+    def _arrive(self, filling: Filling) -> list[Statement]:
         """Fill a buffer; where it is filled ahead, wait for that and start on the next one."""
-        name = visit.buffer.name
-        if visit.view.ahead is None:
-            stored = visit.view.result is not None and name in self.pipelines
+        name = filling.buffer.name
+        if filling.view.ahead is None:
+            stored = filling.view.result is not None and name in self.pipelines
             before = [Wait(name, "store")] if stored else []  # partial sums may still be on their way out
-            return [*before, *self._load(visit, ""), Wait(name, "load")]
+            return [*before, *load(self.kernel.operator, filling, ""), Wait(name, "load")]
         loops = self.pipelines[name]
-        steps = [
-            each for each in loops if self.loops[each.var] is not self.outer[each.var]
-        ]  # others are one tile, always
-        going_on = [Compare("<", self.loops[each.var].start + each.tile, self.outer[each.var].end) for each in steps]
-        ranges = dict(visit.ranges)
+        # A loop of one tile never goes on.
+        steps = [each for each in loops if self.loops[each.var] is not self.around[each.var]]
+        going_on = [Compare("<", self.loops[each.var].start + each.tile, self.around[each.var].end) for each in steps]
         body: list[Statement] = []
+        ranges = {**filling.ranges, **self._following(loops, steps, going_on, body)}
+        body += load(self.kernel.operator, self._ahead(name, ranges), "_next")
+        return [Wait(name, "load"), *branch(Some(tuple(going_on)), body)]
+
+    def _following(
+        self, loops: Sequence[ir.For], steps: Sequence[ir.For], going_on: Sequence[Condition], before: list[Statement]
+    ) -> dict[str, Range]:
+        """Ranges of the dims of `loops` at the next visit, if there is one; `before` gives them names.
+
+        `steps` are the loops of more than one tile, outermost first, and `going_on` says for each that it has another one.
+        """
         following: dict[str, Range] = {}
         for each in loops:
-            here, around = self.loops[each.var], self.outer[each.var]
-            above = following.get(each.outer or "", around)
-            following[each.var] = above
+            here, around = self.loops[each.var], self.around[each.var]
+            above = following.get(each.dim, around)
+            following[each.dim] = above
             if each in steps:
                 i = steps.index(each)
                 on = here.start + each.tile
                 # There is a next visit: where no loop inside goes on, and none outside, the outermost one does.
                 carried = on if i == 0 else choose(going_on[i], on, above.start)
-                start = choose(Some(tuple(going_on[i + 1 :])), here.start, carried)
-                following[each.var] = self._at(each, start, above, self.variables[each.var] + "_next", body)
-            ranges[each.dim] = following[each.var]
-        body += self._load(self._ahead(name, ranges), "_next")
-        return [Wait(name, "load"), *_if(Some(tuple(going_on)), body)]
+                name = f"{self.variables[each.var]}_next"
+                start = named(name, before, choose(Some(tuple(going_on[i + 1 :])), here.start, carried))
+                following[each.dim] = _at(each, start, above, partial(named, f"{name}_end", before))
+        return following
 
-    def _at(self, loop: ir.For, start: Index, around: Range, name: str | None, body: list[Statement]) -> Range:
-        """Range of a loop that stands at `start`; its ends get names, where one is given."""
-        tile = min(loop.tile, around.most)
-        if name is not None and not start.fixed:
-            body.append(Name(name, start))
-            start = variable(name)
-        if around.fewest == around.most and around.most % tile == 0:
-            return Range(start, start + tile, tile, tile)
-        end = least(start + loop.tile, around.end)
-        if name is not None and not end.fixed:
-            body.append(Name(f"{name}_end", end))
-            end = variable(f"{name}_end")
-        return Range(start, end, around.most % tile if around.fewest == around.most else 1, tile)
-
-    def _current(self, outermost: ir.For) -> dict[str, Range]:
-        """Range of every dim before a loop is entered."""
-        ranges = {d: self._whole(d) for d in self.kernel.operator.dims}
-        for var in self._around(self.kernel.body, outermost) or ():
-            ranges[var.dim] = self.loops[var.var]
-        return ranges
-
-    def _around(self, body: Sequence[ir.Statement], target: ir.For) -> list[ir.For] | None:
-        """Loops around a loop, outermost first; None if it is not in there."""
-        for statement in body:
-            if statement is target:
-                return []
-            if isinstance(statement, ir.For | ir.Visit):
-                inner = self._around(statement.body, target)
-                if inner is not None:
-                    return [statement, *inner] if isinstance(statement, ir.For) else inner
-        return None
-
-    def _ahead(self, name: str, ranges: Mapping[str, Range]) -> _Visit:
+    def _ahead(self, name: str, ranges: Mapping[str, Range]) -> Filling:
         """The visit of a buffer for these ranges, in the copy that is filled ahead."""
-        buffer, view = self.kernel.buffer(name), self.views[name]
-        assert view.ahead is not None
-        return _Visit(
-            buffer, replace(view, name=view.ahead), self.kernel.operator.operands[buffer.operand].index, ranges
-        )
-
-    # Transfers ------------------------------------------------------------------------------------------------------------
-
-    def _axes(self, visit: _Visit) -> list[Lattice | Fork]:
-        return [lattice([(a, visit.ranges[d]) for d, a in axis.terms]) for axis in visit.index]
-
-    def _other_side(
-        self, visit: _Visit, axes: Sequence[Lattice | Fork], first: Sequence[Index], *, partial: bool
-    ) -> Side:
-        """Where a visit's box lies in the memory above, from its element number `first` on."""
-        low = {d: r.start for d, r in visit.ranges.items()}
-        high = {d: r.end - 1 for d, r in visit.ranges.items()}
-        if visit.buffer.outer is None:
-            name = self.operands[visit.buffer.operand] + ("_partial" if partial else "")
-            start = [
-                total((low[d] if a > 0 else high[d]) * a for d, a in axis.terms) + axis.offset for axis in visit.index
-            ]
-            steps = [each_step(axis, lambda leaf: Index((), leaf.step)) for axis in axes]
-            skipped = [_times(first[i], axis, lambda leaf: leaf.step) for i, axis in enumerate(axes)]
-        else:
-            above = self.live[visit.buffer.outer]
-            name = above.view.name
-            start = [above.slot(i, low, high) for i in range(len(axes))]
-            apart = [_slot_step(above, i) for i in range(len(axes))]
-            steps = [
-                each_step(axis, lambda leaf, by=by: Index((), by(leaf))) for axis, by in zip(axes, apart, strict=True)
-            ]
-            skipped = [_times(first[i], axis, apart[i]) for i, axis in enumerate(axes)]
-        return Side(name, tuple(s + k for s, k in zip(start, skipped, strict=True)), tuple(steps))
-
-    def _own_side(self, visit: _Visit, axes: Sequence[Lattice | Fork], first: Sequence[Index]) -> Side:
-        apart = [_slot_step(visit, i) for i in range(len(axes))]
-        start = [_times(first[i], axis, apart[i]) for i, axis in enumerate(axes)]
-        steps = [each_step(axis, lambda leaf, by=by: Index((), by(leaf))) for axis, by in zip(axes, apart, strict=True)]
-        return Side(visit.view.name, tuple(start), tuple(steps))
-
-    def _output_copy(self, visit: _Visit, direction: str, *, results: bool) -> list[Statement]:
-        axes = self._axes(visit)
-        none = [Index()] * len(axes)
-        own = self._own_side(visit, axes, none)
-        other = self._other_side(visit, axes, none, partial=not results)
-        counts = tuple(each_step(axis, lambda leaf: leaf.count) for axis in axes)
-        if direction == "load":
-            return [Copy(visit.buffer.name, "load", own, other, counts, results)]
-        return [Copy(visit.buffer.name, "store", other, own, counts, results)]
-
-    def _load(self, visit: _Visit, ending: str) -> list[Statement]:
-        """Fetch what lies inside the operand; write padding where the box reaches beyond it."""
-        operator, name = self.kernel.operator, self.views[visit.buffer.name].name
-        operand = operator.operands[visit.buffer.operand]
-        if operand.role == "output":
-            return self._output_copy(visit, "load", results=False)
-        axes = self._axes(visit)
-        whole = [each_step(axis, lambda leaf: leaf.count) for axis in axes]
-        first, counts, clipped = [Index()] * len(axes), list(whole), list[int]()
-        before: list[Statement] = []
-
-        def named(what: str, index: Index) -> Index:
-            if index.fixed:
-                return index
-            before.append(Name(name + what + ending, index))
-            return variable(name + what + ending)
-
-        for i, (axis, size) in enumerate(zip(visit.index, operand.shape, strict=True)):
-            lowest, highest = reach(operator, axis)
-            if lowest >= 0 and highest < size:
-                continue
-            clipped.append(i)
-            starts = ((visit.ranges[d].start if a > 0 else visit.ranges[d].end - 1) * a for d, a in axis.terms)
-            low = total(starts) + axis.offset
-            if lowest < 0:
-                first[i] = named(
-                    f"_first_{i}", each_step(axes[i], lambda leaf, low=low: rounded_up(low * -1, leaf.step))
-                )
-            stop = whole[i]
-            if highest >= size:
-                rest = low * -1 + size
-                stop = each_step(axes[i], lambda leaf, rest=rest: least(leaf.count, rounded_up(rest, leaf.step)))
-            counts[i] = named(f"_count_{i}", stop - first[i])
-        own = self._own_side(visit, axes, first)
-        other = self._other_side(visit, axes, first, partial=False)
-        copy = Copy(visit.buffer.name, "load", own, other, tuple(counts), results=False)
-        if not clipped:
-            return [copy]
-        padding = Number(operator.padding_value, operand.dtype)
-        fill = Fill(visit.view.name, own.step, tuple(whole), padding)
-        beyond = Some(tuple(Compare("<", counts[i], whole[i]) for i in clipped))
-        inside = Every(tuple(Compare("<", Index(), counts[i]) for i in clipped))
-        return [*before, *_if(beyond, [fill]), *_if(inside, [copy])]
+        ahead = self.views[name].ahead
+        assert ahead is not None
+        return self._filling(self.kernel.buffer(name), ahead, ranges)
 
     # Elements -------------------------------------------------------------------------------------------------------------
 
@@ -487,10 +338,6 @@ class _Spelling:
                 inner = [For(self.within[d], Index(), ranges[d].size, 1, tuple(inner))]
         return inner
 
-    def _element(self, visit: _Visit, at: Mapping[str, Index]) -> Element:
-        slots = tuple(visit.slot(i, at, at) for i in range(len(visit.index)))
-        return Element(visit.view.name, slots, visit.view.dtype)
-
     def _output_dims(self) -> list[str]:
         operator = self.kernel.operator
         return [d for d in operator.dims if d in operator.output.dims]
@@ -499,19 +346,19 @@ class _Spelling:
         operator, dims = self.kernel.operator, self._output_dims()
         ranges = self._ranges(init.tile)
         at = self._points(ranges, dims)
-        target = self._element(self.live[init.buffer], at)
+        target = self.live[init.buffer].element(at)
         if init.bias is None:
-            value: Value = Number(neutral(operator.reduce, operator.accumulate), operator.accumulate)
+            value: Value = Number(neutral(operator), operator.accumulate)
         else:
-            value = cast(self._element(self.live[init.bias], at), operator.accumulate)
+            value = cast(self.live[init.bias].element(at), operator.accumulate)
         return self._nested(ranges, dims, [Assign(target.view, target.slots, value)])
 
     def _compute(self, compute: ir.Compute) -> list[Statement]:
         operator, dims = self.kernel.operator, self._output_dims()
         ranges = self._ranges(compute.tile)
         at = self._points(ranges, list(operator.dims))
-        target = self._element(self.live[compute.output], at)
-        values = [cast(self._element(self.live[f], at), operator.accumulate) for f in compute.factors]
+        target = self.live[compute.output].element(at)
+        values = [cast(self.live[f].element(at), operator.accumulate) for f in compute.factors]
         value = values[0]
         for other in values[1:]:
             kind: Kind = "multiply" if operator.combine == "multiply" else "add"
@@ -525,12 +372,12 @@ class _Spelling:
 
     # Epilogue -------------------------------------------------------------------------------------------------------------
 
-    def _finish(self, visit: _Visit) -> list[Statement]:
+    def _finish(self, filling: Filling) -> list[Statement]:
         operator, dims = self.kernel.operator, self._output_dims()
         if operator.epilogue == Epilogue() and operator.output.dtype == operator.accumulate:
             return []  # accumulators are results already
-        at = self._points(visit.ranges, dims)
-        element = self._element(visit, at)
+        at = self._points(filling.ranges, dims)
+        element = filling.element(at)
         body: list[Statement] = []
 
         def let(name: str, value: Value) -> Value:
@@ -540,35 +387,15 @@ class _Spelling:
 
         result = finished(operator, element, at, let)
         body.append(Assign(element.view, element.slots, result, result=True))
-        return self._nested(visit.ranges, dims, body)
+        return self._nested(filling.ranges, dims, body)
 
 
-def _if(condition: Condition, yes: Sequence[Statement], no: Sequence[Statement] = ()) -> list[Statement]:
-    known = simplified(condition)
-    if isinstance(known, bool):
-        return list(yes if known else no)
-    if not yes:
-        return [If(Unless(known), tuple(no))] if no else []
-    return [If(known, tuple(yes), tuple(no))]
-
-
-def _slot_step(visit: _Visit, axis: int) -> Callable[[Lattice], int]:
-    return lambda leaf: max(leaf.step // visit.buffer.steps[axis], 1)
-
-
-def _times(index: Index, lattice: Lattice | Fork, factor: Callable[[Lattice], int] = lambda _: 1) -> Index:
-    """A position times a factor that depends on the step of a box."""
-    return each_step(lattice, lambda leaf: index * factor(leaf))
-
-
-def _loops(body: Sequence[ir.Statement]) -> list[str]:
-    found: list[str] = []
-    for statement in body:
-        match statement:
-            case ir.For():
-                found += [statement.var, *_loops(statement.body)]
-            case ir.Visit():
-                found += _loops(statement.body)
-            case _:
-                pass
-    return found
+def _at(loop: ir.For, start: Index, around: Range, as_end: Callable[[Index], Index] = lambda end: end) -> Range:
+    """Range of a loop that stands at `start` of `around`, which it is itself if it is one tile. `as_end` may name an end."""
+    tile = min(loop.tile, around.most)
+    if tile == around.most:
+        return around
+    left = around.most % tile if around.fewest == around.most else 1
+    if left == 0:
+        return Range(start, start + tile, tile, tile)
+    return Range(start, as_end(least(start + loop.tile, around.end)), left, tile)

@@ -14,24 +14,23 @@ from typing import assert_never
 
 import numpy as np
 
+from planner.emit.index import (
+    Index,
+    rounded_up,
+    total,
+    variable,
+)
 from planner.emit.names import Names, ascii_spelled, words
 from planner.emit.program import (
     Accumulate,
     Assign,
-    Atom,
     Cast,
-    Choice,
-    Compare,
-    Condition,
     Copy,
     Element,
     Enter,
-    Every,
-    Extreme,
     Fill,
     For,
     If,
-    Index,
     Let,
     Local,
     Name,
@@ -41,20 +40,14 @@ from planner.emit.program import (
     Pick,
     Position,
     Program,
-    Quotient,
-    Some,
     Statement,
     Tensor,
-    Unless,
     Value,
-    Variable,
     View,
     Wait,
-    rounded_up,
-    total,
-    variable,
 )
 from planner.emit.scalar import require_aligned, spell_out
+from planner.emit.text import Notation, bracketed
 from planner.errors import SpecError
 from planner.nest.ir import Kernel
 from planner.spec.operator import DTYPE_BYTES, DType
@@ -64,6 +57,17 @@ RESERVED = frozenset(
 )
 """Names that Python, or the emitted text itself, takes."""
 _LARGEST = 2**31
+_NOTATION = Notation(
+    scaled="{atom} * {factor}",
+    extreme="T.{kind}({a}, {b})",
+    quotient="T.truncdiv({of}, {by})",
+    choice="T.if_then_else({condition}, {yes}, {no})",
+    every=" and ",
+    some=" or ",
+    unless="not ({of})",
+    constant_first=False,
+)
+index_text, condition_text = _NOTATION.index, _NOTATION.condition
 
 
 def emit(kernel: Kernel) -> str:
@@ -136,7 +140,7 @@ class _Printer:
                 case Let(name, value):
                     yield self._line(f"{name}: T.let[T.{value.dtype}] = {value_text(value)}")
                 case If(condition, yes, no):
-                    yield self._line(f"if {_condition(condition)}:")
+                    yield self._line(f"if {condition_text(condition)}:")
                     yield from self._block(yes)
                     if no:
                         yield self._line("else:")
@@ -319,52 +323,12 @@ def _places(
             texts.append(index_text(total([first, slot * by.constant])))
         else:
             head = "" if first == Index() else f"{index_text(first)} + "
-            texts.append(f"{head}{index_text(slot)} * {index_text(by)}")
+            texts.append(f"{head}{index_text(slot)} * {bracketed(index_text(by))}")
     return ", ".join(texts)
 
 
 def _slots(slots: Sequence[Index]) -> str:
     return ", ".join(map(index_text, slots))
-
-
-def index_text(index: Index) -> str:
-    """A position as TVMScript."""
-    parts: list[str] = []
-    for atom, a in sorted(index.terms, key=lambda term: term[1] < 0):
-        text = _atom(atom)
-        times = text if abs(a) == 1 else f"{text} * {abs(a)}"
-        parts.append(times if not parts and a > 0 else f"-{times}" if not parts else f"{'-' if a < 0 else '+'} {times}")
-    if not parts:
-        return str(index.constant)
-    if index.constant:
-        parts.append(f"{'-' if index.constant < 0 else '+'} {abs(index.constant)}")
-    return " ".join(parts)
-
-
-def _atom(atom: Atom) -> str:
-    match atom:
-        case Variable(name):
-            return name
-        case Extreme(kind, a, b):
-            return f"T.{kind}({index_text(a)}, {index_text(b)})"
-        case Quotient(of, by):
-            return f"T.truncdiv({index_text(of)}, {by})"
-        case Choice(condition, yes, no):
-            return f"T.if_then_else({_condition(condition)}, {index_text(yes)}, {index_text(no)})"
-
-
-def _condition(condition: Condition) -> str:
-    match condition:
-        case Compare(kind, a, b):
-            return f"{index_text(a)} {kind} {index_text(b)}"
-        case Every(of):
-            return " and ".join(f"({_condition(c)})" if isinstance(c, Some) else _condition(c) for c in of)
-        case Some(of):
-            return " or ".join(_condition(c) for c in of)
-        case Unless(Compare("==", a, b)):
-            return f"{index_text(a)} != {index_text(b)}"
-        case Unless(of):
-            return f"not ({_condition(of)})"
 
 
 def number_text(number: Number) -> str:

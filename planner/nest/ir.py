@@ -15,7 +15,7 @@ for each dim which loop's current range applies; what a statement moves follows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -160,6 +160,19 @@ class Kernel:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self.body, 0))
+
+
+def walk(body: Sequence[Statement]) -> Iterator[Statement]:
+    """Every statement, outermost first."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, For | Visit):
+            yield from walk(statement.body)
+
+
+def spine(body: Sequence[Statement]) -> Iterator[For | Visit]:
+    """The loops and visits of a nest, outermost first."""
+    return (statement for statement in walk(body) if isinstance(statement, For | Visit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ class Affine:
         """How many lattice points a box of `tile` spans, with no clipping."""
         return sum(abs(a) * (tile[dim] - 1) for dim, a in self.terms) // self.step(tile) + 1
 
+    def reach(self, extents: Mapping[str, int]) -> tuple[int, int]:
+        """The lowest and the highest index over the whole iteration space."""
+        ends = [a * (extents[dim] - 1) for dim, a in self.terms]
+        return self.offset + sum(min(end, 0) for end in ends), self.offset + sum(max(end, 0) for end in ends)
+
     def lowest(self, origin: Mapping[str, int], tile: Mapping[str, int]) -> int:
         """The smallest index in the box that starts at `origin`."""
         return self.offset + sum(a * (origin[d] + (tile[d] - 1 if a < 0 else 0)) for d, a in self.terms)

@@ -211,6 +211,14 @@ class Operator(Written):
         bits = 8 * DTYPE_BYTES[dtype]
         return 0 if dtype.startswith("u") else -(1 << (bits - 1))
 
+    def margins(self, operand_name: str) -> list[tuple[int, int]]:
+        """How many indices before and behind the shape are read, along each axis of an operand: its padding."""
+        operand = self.operands[operand_name]
+        reaches = [index.reach(self.dims) for index in operand.index]
+        return [
+            (max(-low, 0), max(high - size + 1, 0)) for (low, high), size in zip(reaches, operand.shape, strict=True)
+        ]
+
     def buffer_element_bytes(self, operand_name: str) -> int:
         """Bytes of one element in an on-chip buffer: output buffers hold accumulator elements."""
         operand = self.operands[operand_name]

@@ -191,13 +191,6 @@ def _bias_index(operator: Operator) -> Iterator[Fault]:
                 yield Fault(("operands", operator.bias_name), why)
 
 
-def index_range(index: Affine, dims: dict[str, int]) -> tuple[int, int]:
-    """The lowest and the highest value of an index over the whole iteration space."""
-    low = index.offset + sum(min(a * (dims[d] - 1), 0) for d, a in index.terms)
-    high = index.offset + sum(max(a * (dims[d] - 1), 0) for d, a in index.terms)
-    return low, high
-
-
 def _ranges(operator: Operator) -> Iterator[Fault]:
     """Indices stay in their shapes, but for an input's windows, which may reach into the padding."""
     for name, operand in operator.operands.items():
@@ -206,14 +199,14 @@ def _ranges(operator: Operator) -> Iterator[Fault]:
         for axis, (index, size) in enumerate(zip(operand.index, operand.shape, strict=True)):
             why = _range(operator, index, size, padded=operand.role == "input" and not _is_plain(index))
             if why is not None:
-                low, high = index_range(index, operator.dims)
+                low, high = index.reach(operator.dims)
                 where = f"operand {name}, axis {axis}: index {index} reaches {low}..{high} but the shape has {size}"
                 yield Fault(("operands", name), f"{where}; {why}")
 
 
 def _range(operator: Operator, index: Affine, size: int, *, padded: bool) -> str | None:
     """What is wrong with an index on an axis of `size`, and the remedy; None if nothing is."""
-    low, high = index_range(index, operator.dims)
+    low, high = index.reach(operator.dims)
     if padded:
         return "nothing but padding is read: check offset and shape" if high < 0 or low >= size else None
     if _is_plain(index) and high + 1 != size:
@@ -285,7 +278,7 @@ def _maximum(operator: Operator) -> Iterator[Fault]:
         return
     for name, operand in operator.factors.items():
         for axis, (index, size) in enumerate(zip(operand.index, operand.shape, strict=True)):
-            low, high = index_range(index, operator.dims)
+            low, high = index.reach(operator.dims)
             if low < 0 or high >= size:
                 why = (
                     f"operand {name}, axis {axis}: index {index} reaches {low}..{high}, beyond the shape {size}; a maximum "

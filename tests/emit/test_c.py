@@ -17,6 +17,7 @@ from random_problems import problem
 import planner
 from planner import Machine, Operator, Plan, SpecError
 from planner.emit import emit_files
+from planner.plan import Attach, Loop
 
 GCC = shutil.which("gcc")
 pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed")
@@ -142,6 +143,34 @@ def test_a_broken_kernel_is_seen(old: str, new: str, tmp_path: Path) -> None:
     subprocess.run(["gcc", *options, *[p.name for p in tmp_path.glob("*.c")], "-o", "broken"], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "broken"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
+
+
+def test_the_kernel_of_the_readme(specs: Path, tmp_path: Path) -> None:
+    """`cc -std=c99 kernel/*.c -lm`, as the README says, and what it says that prints."""
+    operator = planner.load_operator(specs / "operators" / "forum-conv2d.yaml")
+    plan = planner.solve(operator, planner.load_machine(specs / "machines" / "forum.yaml"))
+    for name, text in emit_files(plan, "c").items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    subprocess.run(["gcc", "-std=c99", *sorted(tmp_path.glob("*.c")), "-lm", "-o", tmp_path / "kernel"], check=True)
+    assert run(tmp_path / "kernel") == "0 of 229376 outputs differ\n"
+
+
+def test_an_input_that_only_padding_is_read_of(tmp_path: Path) -> None:
+    """A stride may step over all there is: nothing is fetched, and nothing is waited for."""
+    spec = {
+        "name": "skips",
+        "dims": {"q": 2, "p": 3},
+        "operands": {
+            "x": {"role": "input", "dtype": "int8", "shape": [1, 3], "index": ["2*q - 1", "p"]},
+            "y": {"role": "output", "dtype": "int32", "shape": [2, 3], "index": ["q", "p"]},
+        },
+        "accumulate": "int32",
+    }
+    operator = Operator.model_validate(spec)
+    for copies in (False, True):
+        on = machine(1, copies=copies)
+        nest = [Attach("y", "l1"), Loop("p", 1), Attach("x", "l1"), Loop("q", 1)]
+        assert_right(aligned(plan_of(operator, on, nest)), tmp_path)
 
 
 def test_what_c_has_not() -> None:

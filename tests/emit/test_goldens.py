@@ -19,12 +19,14 @@ def forum(specs: Path) -> Plan:
     return planner.solve(operator, planner.load_machine(specs / "machines" / "forum.yaml"))
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("kernel", ["forum-conv2d", "spilling-matmul"])
+REFUSED = ("spilling-matmul", "tvm-schedule")
+"""Partial sums that leave are nothing that TVM's schedules can say; `test_tvm_schedule.py` has the words."""
+CASES = [(k, t) for k in ("forum-conv2d", "spilling-matmul") for t in TARGETS if (k, t) != REFUSED]
+
+
+@pytest.mark.parametrize(("kernel", "target"), CASES)
 def test_golden(kernel: str, target: str, specs: Path, request: pytest.FixtureRequest) -> None:
     plan = small() if kernel == "spilling-matmul" else forum(specs)
-    if (kernel, target) == ("spilling-matmul", "tvm-schedule"):
-        return  # refused: partial sums leave
     texts = {f"{kernel}{TARGETS[target].ending}": plan.emit(target)}
     if target == "c":
         header = next(text for name, text in emit_files(plan, "c").items() if name.endswith(".h") and "dma" not in name)
